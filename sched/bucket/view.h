@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What optimizers see of a scheduler: which pieces of which parameters this rank updates, where their
+ * gradients and values are, and how to start the gathers. */
+#ifndef BRIGADE_SCHED_BUCKET_VIEW_H
+#define BRIGADE_SCHED_BUCKET_VIEW_H
+
+#include "brigade/scheduler.h"
+#include "sched/device/device.h"
+#include "sched/trace/ring.h"
+
+/* A piece of one parameter inside this rank's shard of a bucket (in all-reduce mode: of the whole
+ * bucket). Layer-wise parameters come as one piece each. */
+typedef struct brg_segment {
+    int param;           /* registration index */
+    int64_t param_start; /* first element of the piece, within the parameter */
+    int64_t offset;      /* first element of the piece, within the buffer */
+    int64_t numel;       /* > 0 */
+} brg_segment;
+
+typedef struct brg_bucket_view {
+    int bucket, group; /* ids over all buffers */
+    int layerwise;
+    brg_dtype param_dtype, grad_dtype;
+    void *param_base; /* element 0 of the buffer's parameters / gradients */
+    void *grad_base;
+    const brg_segment *segments; /* ordered by offset */
+    int num_segments;
+} brg_bucket_view;
+
+brg_context *brg_sched_context(const brg_scheduler *sched);
+const brg_layout *brg_sched_layout(const brg_scheduler *sched);
+const brg_bucket_view *brg_sched_view(const brg_scheduler *sched, int bucket); /* NULL: out of range */
+
+/* Group ownership. owner is any non-NULL pointer. claim fails with BRG_ERR_INVALID_ARGUMENT, naming the
+ * group, if it does not exist or has another owner. */
+brg_status brg_sched_claim_group(brg_scheduler *sched, int group, const void *owner);
+void brg_sched_release_group(brg_scheduler *sched, int group, const void *owner);
+const void *brg_sched_group_owner(const brg_scheduler *sched, int group);
+bool brg_sched_group_layerwise(const brg_scheduler *sched, int group);
+
+/* Gathers the given groups after the work now on `stream`; see
+ * start_param_sync_for_bucket_group_subset(). */
+brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, int num_groups,
+                                      brg_stream stream);
+
+/* Sums `count` doubles over the ranks, in place, asynchronously on `stream`; does nothing where every
+ * rank already holds all gradients (all-reduce mode, one rank). */
+brg_status brg_sched_sum_over_ranks(brg_scheduler *sched, double *values, int count, brg_stream stream);
+
+/* BRG_ERR_STATE unless gradients have been synchronised and not yet been stepped; called by brg_step(). */
+brg_status brg_sched_begin_step(brg_scheduler *sched);
+
+/* The parts of a context that optimizers use. */
+const brg_device *brg_context_device_tables(const brg_context *ctx);
+/* Records an asynchronous error, first one wins; every later call on the context returns it. Any
+ * thread, also inside host functions. Returns `status`. */
+brg_status brg_context_fail(brg_context *ctx, brg_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Brackets work on `stream` for the trace (BRG_REC_OPTIMIZER, BRG_REC_NORM); no-ops without a trace. */
+brg_status brg_context_mark_begin(brg_context *ctx, brg_rec_kind kind, int flags, const char *name,
+                                  brg_stream stream);
+brg_status brg_context_mark_end(brg_context *ctx, brg_stream stream);
+
+#endif
