@@ -10,7 +10,8 @@
 #include "brigade/status.h"
 
 /* Sets the calling thread's message and returns `status`. */
-brg_status brg_fail(brg_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+brg_status brg_fail(brg_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 brg_status brg_vfail(brg_status status, const char *format, va_list args)
     __attribute__((format(printf, 2, 0)));
 
@@ -26,9 +27,14 @@ brg_status brg_fail_prefix(brg_status status, const char *format, ...)
             goto label;                                                                            \
     } while (0)
 
-/* One line on stderr, "brigade: ..." with the rank in front when it is known. Never stdout. Level from
- * BRIGADE_LOG: error, warn (default), info, debug. */
-typedef enum brg_log_level { BRG_LOG_ERROR, BRG_LOG_WARN, BRG_LOG_INFO, BRG_LOG_DEBUG } brg_log_level;
+/* One line on stderr, "brigade: ..." with the rank in front when it is known. Never stdout. Level
+ * from BRIGADE_LOG: error, warn (default), info, debug. */
+typedef enum brg_log_level {
+    BRG_LOG_ERROR,
+    BRG_LOG_WARN,
+    BRG_LOG_INFO,
+    BRG_LOG_DEBUG
+} brg_log_level;
 void brg_log(brg_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

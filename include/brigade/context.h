@@ -28,25 +28,27 @@ typedef struct brg_unique_id {
 } brg_unique_id;
 
 typedef enum brg_device_kind {
-    BRG_DEVICE_AUTO = 0, /**< BRIGADE_DEVICE (auto, cuda, host); auto takes cuda when a GPU answers */
+    BRG_DEVICE_AUTO =
+        0, /**< BRIGADE_DEVICE (auto, cuda, host); auto takes cuda when a GPU answers */
     BRG_DEVICE_HOST = 1, /**< the CPU stand-in */
     BRG_DEVICE_CUDA = 2,
 } brg_device_kind;
 
 /** Zero means default everywhere. */
 typedef struct brg_context_options {
-    size_t size;            /**< sizeof(brg_context_options); 0 means its size in version 1.0 */
+    size_t size; /**< sizeof(brg_context_options); 0 means its size in version 1.0 */
     brg_device_kind device;
-    int world_size;         /**< number of ranks; 0: RANK, WORLD_SIZE and LOCAL_RANK from the
-                                 environment as torchrun sets them, one rank where they are unset */
-    int rank;               /**< this rank, when world_size is set */
-    int local_rank;         /**< rank on this machine, when world_size is set */
+    int world_size; /**< number of ranks; 0: RANK, WORLD_SIZE and LOCAL_RANK from the
+                         environment as torchrun sets them, one rank where they are unset */
+    int rank;       /**< this rank, when world_size is set */
+    int local_rank; /**< rank on this machine, when world_size is set */
     const brg_unique_id *unique_id; /**< the same on every rank; NULL: rank 0 makes one and hands it
                                          out at MASTER_ADDR:MASTER_PORT */
     const char *trace_dir;  /**< writes DIR/rank-N.ring; NULL: BRIGADE_TRACE; "" or neither: off */
     int trace_records_log2; /**< capacity of the trace ring; 0 means 16 (65536 records, 4 MiB) */
     double init_timeout_s;  /**< for all ranks to arrive; 0 means 60 */
-    double collective_timeout_s; /**< a collective unfinished for this long is an error; 0 means 600 */
+    double
+        collective_timeout_s; /**< a collective unfinished for this long is an error; 0 means 600 */
 } brg_context_options;
 
 /** Makes an id for a group of ranks. @return BRG_ERR_IO if no randomness is to be had. */
@@ -73,7 +75,8 @@ BRG_API const char *brg_context_device(const brg_context *ctx);
  * Every other call on the context returns the same error once it has happened. Any thread. */
 BRG_API brg_status brg_context_status(brg_context *ctx);
 
-/** Gives up: unblocks this rank's collectives with an error; peers get BRG_ERR_PEER_LOST. Any thread. */
+/** Gives up: unblocks this rank's collectives with an error; peers get BRG_ERR_PEER_LOST. Any
+ * thread. */
 BRG_API void brg_context_abort(brg_context *ctx);
 
 /* Streams */
@@ -84,21 +87,21 @@ BRG_API brg_status brg_stream_create(brg_context *ctx, brg_stream *stream);
 BRG_API void brg_stream_destroy(brg_context *ctx, brg_stream stream);
 /** Blocks until all work put on @p stream so far is done; then reports as brg_context_status(). */
 BRG_API brg_status brg_stream_synchronize(brg_context *ctx, brg_stream stream);
-/** Puts fn(arg) on @p stream. On the host device this is how a trainer computes asynchronously. @p fn
- * must not call Brigade on the same context. */
+/** Puts fn(arg) on @p stream. On the host device this is how a trainer computes asynchronously. @p
+ * fn must not call Brigade on the same context. */
 BRG_API brg_status brg_stream_launch(brg_context *ctx, brg_stream stream, void (*fn)(void *arg),
                                      void *arg);
 
-/* Plain collectives over all ranks, asynchronous on @p stream. All ranks must make the same calls in
- * the same order, and between the same scheduler calls. */
+/* Plain collectives over all ranks, asynchronous on @p stream. All ranks must make the same calls
+ * in the same order, and between the same scheduler calls. */
 
-/** Element-wise reduction of @p count elements of every rank's @p send into every rank's @p recv, which
- * may be the same. */
+/** Element-wise reduction of @p count elements of every rank's @p send into every rank's @p recv,
+ * which may be the same. */
 BRG_API brg_status brg_all_reduce(brg_context *ctx, const void *send, void *recv, size_t count,
                                   brg_dtype dtype, brg_op op, brg_stream stream);
 /** Copies @p count elements of rank @p root's @p buffer to everybody's. */
-BRG_API brg_status brg_broadcast(brg_context *ctx, void *buffer, size_t count, brg_dtype dtype, int root,
-                                 brg_stream stream);
+BRG_API brg_status brg_broadcast(brg_context *ctx, void *buffer, size_t count, brg_dtype dtype,
+                                 int root, brg_stream stream);
 /** Blocks the caller until every rank has called it. */
 BRG_API brg_status brg_barrier(brg_context *ctx);
 

@@ -38,7 +38,8 @@ typedef enum brg_op {
 /** @return bytes per element, 0 if @p dtype is not one of brg_dtype. */
 BRG_API size_t brg_dtype_bytes(brg_dtype dtype);
 
-/** @return the short name used in buffer keys and JSON ("fp32", "bf16", "u8", ...), "?" if unknown. */
+/** @return the short name used in buffer keys and JSON ("fp32", "bf16", "u8", ...), "?" if unknown.
+ */
 BRG_API const char *brg_dtype_str(brg_dtype dtype);
 
 #ifdef __cplusplus

@@ -5,8 +5,9 @@
  * A layout is a value. It is computed from parameter descriptions alone, touches no device, and is
  * handed to schedulers and optimizers alike. All offsets and sizes are in elements of the buffer.
  *
- * Parameters that share a key (parameter dtype, gradient dtype, expert-parallel or dense, layer-wise
- * or standard) share a buffer. A buffer is cut into buckets; a bucket into @c num_shards equal shards.
+ * Parameters that share a key (parameter dtype, gradient dtype, expert-parallel or dense,
+ * layer-wise or standard) share a buffer. A buffer is cut into buckets; a bucket into @c num_shards
+ * equal shards.
  *
  * Thread rules: a layout is immutable; any number of threads may read it.
  */
@@ -32,49 +33,51 @@ typedef enum brg_algorithm {
 
 /** How a chunk of whole matrices is packed into shards (BRG_LAYERWISE only). */
 typedef enum brg_packing {
-    BRG_PACKING_DEFAULT = 0, /**< the library's choice, today BRG_PACKING_NS_BALANCED */
-    BRG_PACKING_LPT = 1,     /**< largest first to the emptiest shard */
-    BRG_PACKING_ABSORB = 2,  /**< as LPT; a full chunk still absorbs what fits for nothing */
+    BRG_PACKING_DEFAULT = 0,     /**< the library's choice, today BRG_PACKING_NS_BALANCED */
+    BRG_PACKING_LPT = 1,         /**< largest first to the emptiest shard */
+    BRG_PACKING_ABSORB = 2,      /**< as LPT; a full chunk still absorbs what fits for nothing */
     BRG_PACKING_NS_BALANCED = 3, /**< balances Newton-Schulz work over the ranks */
 } brg_packing;
 
 /** Values of brg_layout_options::bucket_size with a meaning of their own. */
 #define BRG_BUCKET_SIZE_DEFAULT 0     /**< max(40,000,000, 1,000,000 * data_parallel_size) */
 #define BRG_BUCKET_SIZE_NONE (-1)     /**< one bucket per buffer */
-#define BRG_BUCKET_SIZE_SMALLEST (-2) /**< a threshold of zero elements: cut as often as possible */
+#define BRG_BUCKET_SIZE_SMALLEST (-2) /**< a threshold of zero elements: cut as often as possible  \
+                                       */
 
 /** Zero means default everywhere. */
 typedef struct brg_layout_options {
-    size_t size;                /**< sizeof(brg_layout_options); 0 means its size in version 1.0 */
+    size_t size; /**< sizeof(brg_layout_options); 0 means its size in version 1.0 */
     brg_algorithm algorithm;
     brg_packing packing;
-    int data_parallel_size;     /**< shards of a dense buffer; 0 means 1 */
-    int expert_data_parallel_size; /**< shards of an expert-parallel buffer; 0 means data_parallel_size */
-    int64_t bucket_size;        /**< elements, or one of BRG_BUCKET_SIZE_* */
-    int64_t num_buckets;        /**< bucket_size = all elements / num_buckets; excludes bucket_size */
+    int data_parallel_size;        /**< shards of a dense buffer; 0 means 1 */
+    int expert_data_parallel_size; /**< shards of an expert-parallel buffer; 0 means
+                                      data_parallel_size */
+    int64_t bucket_size;           /**< elements, or one of BRG_BUCKET_SIZE_* */
+    int64_t num_buckets; /**< bucket_size = all elements / num_buckets; excludes bucket_size */
     int pad_for_high_bus_bandwidth; /**< pad bucket ends to a multiple of 2^16 as well */
-    int pad_param_starts;       /**< BRG_FLAT only: 64-element parameter starts */
-    brg_dtype grad_dtype;       /**< type of the gradient buffers; zero is float32 */
-    int grad_dtype_is_param_dtype; /**< gradients have their parameter's type instead */
+    int pad_param_starts;           /**< BRG_FLAT only: 64-element parameter starts */
+    brg_dtype grad_dtype;           /**< type of the gradient buffers; zero is float32 */
+    int grad_dtype_is_param_dtype;  /**< gradients have their parameter's type instead */
 } brg_layout_options;
 
 /** What parameters of one buffer have in common. */
 typedef struct brg_buffer_key {
     brg_dtype param_dtype; /**< storage type: BRG_UINT8 for quantized parameters */
     brg_dtype grad_dtype;
-    int expert_parallel;   /**< 0 or 1 */
-    int layerwise;         /**< 0 or 1: managed by the layer-wise optimizer */
+    int expert_parallel; /**< 0 or 1 */
+    int layerwise;       /**< 0 or 1: managed by the layer-wise optimizer */
 } brg_buffer_key;
 
 typedef struct brg_layout_bucket {
-    int64_t start, end;      /**< [start, end) in the buffer */
-    int64_t numel_unpadded;  /**< elements that count; end - start less the padding at the end */
+    int64_t start, end;     /**< [start, end) in the buffer */
+    int64_t numel_unpadded; /**< elements that count; end - start less the padding at the end */
 } brg_layout_bucket;
 
 typedef struct brg_layout_param {
-    int param;          /**< index in registration order */
-    int bucket;         /**< bucket within the buffer */
-    int shard;          /**< shard that holds all of it; -1 where a shard may cut through parameters */
+    int param;  /**< index in registration order */
+    int bucket; /**< bucket within the buffer */
+    int shard;  /**< shard that holds all of it; -1 where a shard may cut through parameters */
     int64_t start, end; /**< [start, end) in the buffer */
 } brg_layout_param;
 
@@ -85,11 +88,11 @@ typedef struct brg_layout_buffer {
     int num_shards;         /**< data-parallel size of this buffer */
     int64_t numel;          /**< with padding; end of the last bucket */
     int64_t numel_unpadded; /**< sum of the parameters' elements */
-    double ns_ratio;        /**< largest / mean Newton-Schulz work over the shards; 1 where it has none */
+    double ns_ratio; /**< largest / mean Newton-Schulz work over the shards; 1 where it has none */
     int num_buckets;
     const brg_layout_bucket *buckets; /**< in backprop order */
     int num_params;
-    const brg_layout_param *params;   /**< in order of start */
+    const brg_layout_param *params; /**< in order of start */
 } brg_layout_buffer;
 
 /** Computes a layout.
@@ -144,9 +147,9 @@ BRG_API brg_status brg_layout_to_json(const brg_layout *layout, char **text);
 BRG_API brg_status brg_layout_from_json(const char *text, size_t bytes, const brg_param *params,
                                         int num_params, brg_layout **layout);
 
-/** Checks the invariants: every parameter in exactly one place, none overlapping; bucket ids monotone
- * in backprop order; bucket boundaries divisible by the number of shards (unless BRG_FLAT); a
- * layer-wise parameter inside one shard; 64-element starts (unless BRG_FLAT without
+/** Checks the invariants: every parameter in exactly one place, none overlapping; bucket ids
+ * monotone in backprop order; bucket boundaries divisible by the number of shards (unless
+ * BRG_FLAT); a layer-wise parameter inside one shard; 64-element starts (unless BRG_FLAT without
  * pad_param_starts). brg_layout_compute() and brg_layout_from_json() call it.
  * @return BRG_ERR_FORMAT with a message that names the parameter or bucket. */
 BRG_API brg_status brg_layout_check(const brg_layout *layout);

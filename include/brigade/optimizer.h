@@ -44,14 +44,14 @@ typedef struct brg_sgd_options {
 
 /** Newton-Schulz coefficient sets. Step i uses (a,b,c): X = aX + (bA + cA^2)X with A = XX^T. */
 typedef enum brg_ns_coefficients {
-    BRG_NS_QUINTIC = 0,     /**< 5 tuples, cycled */
-    BRG_NS_SIMPLE = 1,      /**< one tuple, cycled */
+    BRG_NS_QUINTIC = 0,       /**< 5 tuples, cycled */
+    BRG_NS_SIMPLE = 1,        /**< one tuple, cycled */
     BRG_NS_POLAR_EXPRESS = 2, /**< 5 tuples with safety 1.05, last repeated */
-    BRG_NS_CANS = 3,        /**< 5 tuples, last repeated */
-    BRG_NS_AOL = 4,         /**< 4 tuples, cycled */
-    BRG_NS_DEEPSEEKV4 = 5,  /**< 10 tuples, last repeated */
-    BRG_NS_CUBIC5 = 6,      /**< 5 tuples with c = 0; exactly 5 steps */
-    BRG_NS_CUSTOM = 7,      /**< the caller's tuples, cycled */
+    BRG_NS_CANS = 3,          /**< 5 tuples, last repeated */
+    BRG_NS_AOL = 4,           /**< 4 tuples, cycled */
+    BRG_NS_DEEPSEEKV4 = 5,    /**< 10 tuples, last repeated */
+    BRG_NS_CUBIC5 = 6,        /**< 5 tuples with c = 0; exactly 5 steps */
+    BRG_NS_CUSTOM = 7,        /**< the caller's tuples, cycled */
 } brg_ns_coefficients;
 
 /** Factor on the orthogonalised update of a rows x cols matrix. */
@@ -69,20 +69,20 @@ typedef enum brg_momentum_style {
 /** Muon: per matrix, momentum, optional Nesterov, X / max(|X|_F, eps), Newton-Schulz, scale,
  *     p = p (1 - lr wd) - lr * extra_scale * scale(rows, cols) * X */
 typedef struct brg_muon_options {
-    size_t size;              /**< sizeof(brg_muon_options); 0 means its size in version 1.0 */
-    double lr;                /**< default 0.02 */
-    double momentum;          /**< default 0.95 */
+    size_t size;     /**< sizeof(brg_muon_options); 0 means its size in version 1.0 */
+    double lr;       /**< default 0.02 */
+    double momentum; /**< default 0.95 */
     brg_momentum_style momentum_style;
     int no_nesterov;
     brg_ns_coefficients coefficients;
-    int num_steps;            /**< 0: 5 (10 for BRG_NS_DEEPSEEKV4; the list's length for custom) */
-    const double (*custom)[3];/**< BRG_NS_CUSTOM: num_custom tuples (a, b, c); copied */
+    int num_steps;             /**< 0: 5 (10 for BRG_NS_DEEPSEEKV4; the list's length for custom) */
+    const double (*custom)[3]; /**< BRG_NS_CUSTOM: num_custom tuples (a, b, c); copied */
     int num_custom;
     brg_muon_scale scale;
-    double extra_scale;       /**< default 1 */
-    double weight_decay;      /**< default 0 */
-    double eps;               /**< floor of the norm; default 1e-15 */
-    const int *groups;        /**< bucket groups to own; NULL: all layer-wise groups */
+    double extra_scale;  /**< default 1 */
+    double weight_decay; /**< default 0 */
+    double eps;          /**< floor of the norm; default 1e-15 */
+    const int *groups;   /**< bucket groups to own; NULL: all layer-wise groups */
     int num_groups;
 } brg_muon_options;
 
@@ -93,8 +93,9 @@ typedef struct brg_chain_options {
     int apply_non_finite; /**< do not skip a step whose gradient norm is NaN or Inf */
 } brg_chain_options;
 
-/** Create an optimizer on @p sched, which must outlive it. State starts at zero; float32 master copies
- * of parameters of another type are taken in the first step (and by brg_optimizer_reload_params()).
+/** Create an optimizer on @p sched, which must outlive it. State starts at zero; float32 master
+ * copies of parameters of another type are taken in the first step (and by
+ * brg_optimizer_reload_params()).
  * @param options NULL means all defaults.
  * @param[out] optimizer freed with brg_optimizer_destroy(); NULL on failure.
  * @return BRG_ERR_INVALID_ARGUMENT: an option out of range, a group that does not exist, is listed
@@ -106,8 +107,8 @@ BRG_API brg_status brg_sgd_create(brg_scheduler *sched, const brg_sgd_options *o
 BRG_API brg_status brg_muon_create(brg_scheduler *sched, const brg_muon_options *options,
                                    brg_optimizer **optimizer);
 
-/** Chains @p num_children optimizers of one scheduler: one gradient norm and one clip factor over all,
- * then each child in order. Every bucket group must be owned by exactly one child.
+/** Chains @p num_children optimizers of one scheduler: one gradient norm and one clip factor over
+ * all, then each child in order. Every bucket group must be owned by exactly one child.
  * @param children borrowed; destroy the chain before them. The array is copied. */
 BRG_API brg_status brg_chain_create(brg_optimizer *const *children, int num_children,
                                     const brg_chain_options *options, brg_optimizer **chain);
@@ -115,29 +116,33 @@ BRG_API brg_status brg_chain_create(brg_optimizer *const *children, int num_chil
 /** Frees an optimizer or a chain. NULL is allowed. */
 BRG_API void brg_optimizer_destroy(brg_optimizer *optimizer);
 
-/** Treats the rows of matrix @p param as @p num_row_groups repetitions of @p num_blocks row blocks of
- * the given heights (fused QKV: one repetition per query group, blocks q*head_dim, head_dim, head_dim).
- * The rows of one block over all repetitions form a matrix that is orthogonalised and scaled on its own.
- * @return BRG_ERR_INVALID_ARGUMENT unless num_row_groups * sum(block_rows) is the number of rows and
+/** Treats the rows of matrix @p param as @p num_row_groups repetitions of @p num_blocks row blocks
+ * of the given heights (fused QKV: one repetition per query group, blocks q*head_dim, head_dim,
+ * head_dim). The rows of one block over all repetitions form a matrix that is orthogonalised and
+ * scaled on its own.
+ * @return BRG_ERR_INVALID_ARGUMENT unless num_row_groups * sum(block_rows) is the number of rows
+ * and
  *         @p optimizer is a Muon that owns @p param. */
-BRG_API brg_status brg_muon_set_row_split(brg_optimizer *optimizer, int param, int64_t num_row_groups,
-                                          const int64_t *block_rows, int num_blocks);
+BRG_API brg_status brg_muon_set_row_split(brg_optimizer *optimizer, int param,
+                                          int64_t num_row_groups, const int64_t *block_rows,
+                                          int num_blocks);
 
-/** One optimizer step on @p stream after brg_finish_grad_sync(): gradient norm, clip factor, then each
- * child's update and the gather of its buckets. Does not block. */
+/** One optimizer step on @p stream after brg_finish_grad_sync(): gradient norm, clip factor, then
+ * each child's update and the gather of its buckets. Does not block. */
 BRG_API brg_status brg_step(brg_optimizer *optimizer, brg_stream stream);
 
 /** Starts the gather of exactly those bucket groups that @p optimizer owns, after the work now on
  * @p stream. brg_step() calls it after each child's update. With overlap_param_gather it returns at
  * once; without, @p stream waits for the gathers. In all_reduce mode there is nothing to gather.
  * @return BRG_ERR_STATE if one of the groups is already being gathered. */
-BRG_API brg_status start_param_sync_for_bucket_group_subset(brg_optimizer *optimizer, brg_stream stream);
+BRG_API brg_status start_param_sync_for_bucket_group_subset(brg_optimizer *optimizer,
+                                                            brg_stream stream);
 
 /** Sets the learning rate for the steps that follow; 0 is zero here. */
 BRG_API brg_status brg_optimizer_set_lr(brg_optimizer *optimizer, double lr);
 
-/** The global gradient norm of the last brg_step(), before clipping; and how many steps were skipped
- * for a non-finite norm. Both block until that step is done. */
+/** The global gradient norm of the last brg_step(), before clipping; and how many steps were
+ * skipped for a non-finite norm. Both block until that step is done. */
 BRG_API brg_status brg_grad_norm(brg_optimizer *optimizer, double *norm);
 BRG_API brg_status brg_skipped_steps(brg_optimizer *optimizer, int64_t *steps);
 
@@ -145,7 +150,8 @@ BRG_API brg_status brg_skipped_steps(brg_optimizer *optimizer, int64_t *steps);
  * @return BRG_ERR_INVALID_ARGUMENT if no part of it is in this rank's shards. */
 BRG_API brg_status brg_param_step_count(brg_optimizer *optimizer, int param, int64_t *steps);
 
-/** Takes the float32 masters from the current parameters anew, e.g. after the caller changed them. */
+/** Takes the float32 masters from the current parameters anew, e.g. after the caller changed them.
+ */
 BRG_API brg_status brg_optimizer_reload_params(brg_optimizer *optimizer, brg_stream stream);
 
 #ifdef __cplusplus

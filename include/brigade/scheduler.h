@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file
- * The scheduler: buffers, buckets and bucket groups of one layout, gradient synchronisation under the
- * backward pass and parameter synchronisation under the next forward.
+ * The scheduler: buffers, buckets and bucket groups of one layout, gradient synchronisation under
+ * the backward pass and parameter synchronisation under the next forward.
  *
  * One step is everything between two brg_zero_grad() calls:
  *
  *     brg_zero_grad -> forward with brg_param_wait -> backward with brg_grad_ready
  *                   -> brg_finish_grad_sync -> brg_step (optimizer.h)
  *
- * The first step learns how often each parameter becomes ready, in which order bucket groups complete
- * (rank 0's order, agreed by all ranks) and in which order parameters are first waited for. It issues
- * all collectives in brg_finish_grad_sync(). From the second step on each bucket group's collective is
- * issued as soon as the group and all groups before it in the agreed order are complete.
+ * The first step learns how often each parameter becomes ready, in which order bucket groups
+ * complete (rank 0's order, agreed by all ranks) and in which order parameters are first waited
+ * for. It issues all collectives in brg_finish_grad_sync(). From the second step on each bucket
+ * group's collective is issued as soon as the group and all groups before it in the agreed order
+ * are complete.
  *
- * Thread rules: brg_grad_ready() and brg_param_wait() may be called from any thread at any time between
- * brg_zero_grad() and brg_finish_grad_sync(); everything else from one thread at a time. No call blocks
- * on the device unless its documentation says so.
+ * Thread rules: brg_grad_ready() and brg_param_wait() may be called from any thread at any time
+ * between brg_zero_grad() and brg_finish_grad_sync(); everything else from one thread at a time. No
+ * call blocks on the device unless its documentation says so.
  */
 #ifndef BRIGADE_SCHEDULER_H
 #define BRIGADE_SCHEDULER_H
@@ -31,41 +32,45 @@ typedef struct brg_scheduler brg_scheduler;
 
 /** What gradients are multiplied with while they are reduced. */
 typedef enum brg_grad_scaling {
-    BRG_SCALE_AVERAGE = 0,      /**< average taken by the collective */
-    BRG_SCALE_PRE_DIVIDE = 1,   /**< each rank's gradient times 1/ranks before the sum */
-    BRG_SCALE_FACTOR = 2,       /**< each rank's gradient times grad_scale_factor before the sum */
-    BRG_SCALE_NONE = 3,         /**< plain sum */
+    BRG_SCALE_AVERAGE = 0,    /**< average taken by the collective */
+    BRG_SCALE_PRE_DIVIDE = 1, /**< each rank's gradient times 1/ranks before the sum */
+    BRG_SCALE_FACTOR = 2,     /**< each rank's gradient times grad_scale_factor before the sum */
+    BRG_SCALE_NONE = 3,       /**< plain sum */
 } brg_grad_scaling;
 
 /** Zero means default everywhere. */
 typedef struct brg_scheduler_options {
-    size_t size;              /**< sizeof(brg_scheduler_options); 0 means its size in version 1.0 */
-    int overlap_grad_reduce;  /**< issue each group's reduction during backward, from step 2 on; else all
-                                   of them in brg_finish_grad_sync() */
-    int overlap_param_gather; /**< gathers run under later work until brg_param_wait(); else the stream
-                                   given to the optimizer step waits for them */
+    size_t size;             /**< sizeof(brg_scheduler_options); 0 means its size in version 1.0 */
+    int overlap_grad_reduce; /**< issue each group's reduction during backward, from step 2 on; else
+                                all of them in brg_finish_grad_sync() */
+    int overlap_param_gather; /**< gathers run under later work until brg_param_wait(); else the
+                                 stream given to the optimizer step waits for them */
     int all_reduce;           /**< no sharding: all-reduce instead of reduce-scatter, no gathers */
     brg_grad_scaling grad_scaling;
     double grad_scale_factor; /**< for BRG_SCALE_FACTOR */
     int check_grads;          /**< before each reduction look for NaN and Inf (and large norms);
                                    brg_finish_grad_sync() then blocks and names bucket and parameter */
-    double large_grad_norm;   /**< with check_grads: a bucket's local norm above this is an error; 0: off */
-    int allow_unused;         /**< a parameter that never becomes ready contributes zeros; else an error */
-    int allow_relearn;        /**< a changed readiness pattern is learned anew; else an error */
-    int buckets_per_group;    /**< consecutive buckets of a buffer issued together; 0 means 1 */
-    int param_gather_prefetch;/**< with overlap_param_gather: how many gathers run ahead of the parameter
-                                   waited for; 0: no limit, all start in the optimizer step */
+    double large_grad_norm; /**< with check_grads: a bucket's local norm above this is an error; 0:
+                               off */
+    int allow_unused;  /**< a parameter that never becomes ready contributes zeros; else an error */
+    int allow_relearn; /**< a changed readiness pattern is learned anew; else an error */
+    int buckets_per_group;     /**< consecutive buckets of a buffer issued together; 0 means 1 */
+    int param_gather_prefetch; /**< with overlap_param_gather: how many gathers run ahead of the
+                                  parameter waited for; 0: no limit, all start in the optimizer step
+                                */
 } brg_scheduler_options;
 
 /** Creates buffers (zeroed) and bucket groups. Collective: blocks until all ranks have called it; a
- * layout or option that differs between ranks is BRG_ERR_MISMATCH, and the message says what differs.
+ * layout or option that differs between ranks is BRG_ERR_MISMATCH, and the message says what
+ * differs.
  * @param layout borrowed; must outlive the scheduler.
  * @param options NULL means all defaults.
  * @param[out] sched freed with brg_scheduler_destroy(); NULL on failure.
  * @return also BRG_ERR_INVALID_ARGUMENT, BRG_ERR_NO_MEMORY, BRG_ERR_UNSUPPORTED (an expert-parallel
  *         buffer whose size differs from the number of ranks). */
 BRG_API brg_status brg_scheduler_create(brg_context *ctx, const brg_layout *layout,
-                                        const brg_scheduler_options *options, brg_scheduler **sched);
+                                        const brg_scheduler_options *options,
+                                        brg_scheduler **sched);
 
 /** Waits for outstanding collectives and frees everything. NULL is allowed. Optimizers of this
  * scheduler must have been destroyed. */
@@ -79,13 +84,14 @@ BRG_API void *brg_grad_data(const brg_scheduler *sched, int param);
 /** Gives @p param a gradient outside the buffer: before its bucket is reduced, @p grad is copied
  * (converted if @p dtype is another type) into the buffer. NULL ends it. Between steps only.
  * @param grad device memory of the parameter's element count; must stay valid. */
-BRG_API brg_status brg_set_main_grad(brg_scheduler *sched, int param, const void *grad, brg_dtype dtype);
+BRG_API brg_status brg_set_main_grad(brg_scheduler *sched, int param, const void *grad,
+                                     brg_dtype dtype);
 
 /** Begins a step: zeroes all gradients on @p stream. */
 BRG_API brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream);
 
-/** Says that all work that writes this contribution to @p param's gradient has been put on @p stream.
- * May be called several times a step for a shared parameter. Does not block on the device.
+/** Says that all work that writes this contribution to @p param's gradient has been put on @p
+ * stream. May be called several times a step for a shared parameter. Does not block on the device.
  * @return BRG_ERR_READINESS (names the parameter) if it comes more often than learned. */
 BRG_API brg_status brg_grad_ready(brg_scheduler *sched, int param, brg_stream stream);
 
@@ -93,9 +99,9 @@ BRG_API brg_status brg_grad_ready(brg_scheduler *sched, int param, brg_stream st
 BRG_API brg_status brg_no_sync_begin(brg_scheduler *sched);
 BRG_API brg_status brg_no_sync_end(brg_scheduler *sched);
 
-/** Issues what has not been issued and makes @p stream wait for all reductions. Everything is issued
- * even when an error is returned, so that no other rank is left waiting. Blocks on the device in the
- * first step, after brg_scheduler_relearn(), and with check_grads.
+/** Issues what has not been issued and makes @p stream wait for all reductions. Everything is
+ * issued even when an error is returned, so that no other rank is left waiting. Blocks on the
+ * device in the first step, after brg_scheduler_relearn(), and with check_grads.
  * @return BRG_ERR_READINESS (a parameter that did not become ready, or not as often as learned),
  *         BRG_ERR_NON_FINITE, or an asynchronous error of the context. */
 BRG_API brg_status brg_finish_grad_sync(brg_scheduler *sched, brg_stream stream);
@@ -115,20 +121,21 @@ BRG_API brg_status brg_scheduler_relearn(brg_scheduler *sched);
 
 /** One bucket as the scheduler sees it. */
 typedef struct brg_bucket_info {
-    int buffer;           /**< buffer of the layout */
-    int bucket;           /**< bucket within that buffer */
-    int group;            /**< bucket group */
-    size_t grad_bytes;    /**< whole bucket, all shards */
+    int buffer;        /**< buffer of the layout */
+    int bucket;        /**< bucket within that buffer */
+    int group;         /**< bucket group */
+    size_t grad_bytes; /**< whole bucket, all shards */
     size_t param_bytes;
-    uint64_t reductions;  /**< reduce-scatters (all-reduces) issued since creation */
-    uint64_t gathers;     /**< all-gathers issued since creation */
+    uint64_t reductions; /**< reduce-scatters (all-reduces) issued since creation */
+    uint64_t gathers;    /**< all-gathers issued since creation */
 } brg_bucket_info;
 
 /** @return the number of buckets over all buffers; ids run over the buffers in order. */
 BRG_API int brg_scheduler_num_buckets(const brg_scheduler *sched);
 BRG_API int brg_scheduler_num_groups(const brg_scheduler *sched);
 /** @return BRG_ERR_INVALID_ARGUMENT if @p bucket is out of range. */
-BRG_API brg_status brg_scheduler_bucket(const brg_scheduler *sched, int bucket, brg_bucket_info *info);
+BRG_API brg_status brg_scheduler_bucket(const brg_scheduler *sched, int bucket,
+                                        brg_bucket_info *info);
 /** @return the bucket (over all buffers) that @p param is in; -1 if out of range. */
 BRG_API int brg_scheduler_bucket_of(const brg_scheduler *sched, int param);
 

@@ -26,16 +26,16 @@ typedef enum brg_status {
     BRG_ERR_INVALID_ARGUMENT = -1, /**< an argument is out of range or inconsistent */
     BRG_ERR_NO_MEMORY = -2,        /**< host or device memory is exhausted */
     BRG_ERR_IO = -3,               /**< a file or system call failed */
-    BRG_ERR_FORMAT = -4,           /**< input is not what it should be: bad JSON, foreign or cut file */
-    BRG_ERR_NO_DATA = -5,          /**< input is well formed but holds nothing to work on */
-    BRG_ERR_MISMATCH = -6,         /**< ranks disagree about a layout, option or collective */
-    BRG_ERR_PEER_LOST = -7,        /**< another rank has died or left */
-    BRG_ERR_TIMEOUT = -8,          /**< another rank did not arrive in time */
-    BRG_ERR_DEVICE = -9,           /**< the device runtime or communication library failed */
-    BRG_ERR_STATE = -10,           /**< the call came at the wrong time */
-    BRG_ERR_NON_FINITE = -11,      /**< a NaN, Inf or too large gradient was found */
-    BRG_ERR_UNSUPPORTED = -12,     /**< valid, but not available in this build or device */
-    BRG_ERR_READINESS = -13,       /**< gradients became ready in another pattern than learned */
+    BRG_ERR_FORMAT = -4,       /**< input is not what it should be: bad JSON, foreign or cut file */
+    BRG_ERR_NO_DATA = -5,      /**< input is well formed but holds nothing to work on */
+    BRG_ERR_MISMATCH = -6,     /**< ranks disagree about a layout, option or collective */
+    BRG_ERR_PEER_LOST = -7,    /**< another rank has died or left */
+    BRG_ERR_TIMEOUT = -8,      /**< another rank did not arrive in time */
+    BRG_ERR_DEVICE = -9,       /**< the device runtime or communication library failed */
+    BRG_ERR_STATE = -10,       /**< the call came at the wrong time */
+    BRG_ERR_NON_FINITE = -11,  /**< a NaN, Inf or too large gradient was found */
+    BRG_ERR_UNSUPPORTED = -12, /**< valid, but not available in this build or device */
+    BRG_ERR_READINESS = -13,   /**< gradients became ready in another pattern than learned */
 } brg_status;
 
 /** @return a static, human-readable name of @p status; never NULL. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What optimizers see of a scheduler: which pieces of which parameters this rank updates, where their
- * gradients and values are, and how to start the gathers. */
+/* What optimizers see of a scheduler: which pieces of which parameters this rank updates, where
+ * their gradients and values are, and how to start the gathers. */
 #ifndef BRIGADE_SCHED_BUCKET_VIEW_H
 #define BRIGADE_SCHED_BUCKET_VIEW_H
 
@@ -29,10 +29,11 @@ typedef struct brg_bucket_view {
 
 brg_context *brg_sched_context(const brg_scheduler *sched);
 const brg_layout *brg_sched_layout(const brg_scheduler *sched);
-const brg_bucket_view *brg_sched_view(const brg_scheduler *sched, int bucket); /* NULL: out of range */
+const brg_bucket_view *brg_sched_view(const brg_scheduler *sched,
+                                      int bucket); /* NULL: out of range */
 
-/* Group ownership. owner is any non-NULL pointer. claim fails with BRG_ERR_INVALID_ARGUMENT, naming the
- * group, if it does not exist or has another owner. */
+/* Group ownership. owner is any non-NULL pointer. claim fails with BRG_ERR_INVALID_ARGUMENT, naming
+ * the group, if it does not exist or has another owner. */
 brg_status brg_sched_claim_group(brg_scheduler *sched, int group, const void *owner);
 void brg_sched_release_group(brg_scheduler *sched, int group, const void *owner);
 const void *brg_sched_group_owner(const brg_scheduler *sched, int group);
@@ -43,11 +44,13 @@ bool brg_sched_group_layerwise(const brg_scheduler *sched, int group);
 brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, int num_groups,
                                       brg_stream stream);
 
-/* Sums `count` doubles over the ranks, in place, asynchronously on `stream`; does nothing where every
- * rank already holds all gradients (all-reduce mode, one rank). */
-brg_status brg_sched_sum_over_ranks(brg_scheduler *sched, double *values, int count, brg_stream stream);
+/* Sums `count` doubles over the ranks, in place, asynchronously on `stream`; does nothing where
+ * every rank already holds all gradients (all-reduce mode, one rank). */
+brg_status brg_sched_sum_over_ranks(brg_scheduler *sched, double *values, int count,
+                                    brg_stream stream);
 
-/* BRG_ERR_STATE unless gradients have been synchronised and not yet been stepped; called by brg_step(). */
+/* BRG_ERR_STATE unless gradients have been synchronised and not yet been stepped; called by
+ * brg_step(). */
 brg_status brg_sched_begin_step(brg_scheduler *sched);
 
 /* The parts of a context that optimizers use. */
@@ -56,7 +59,8 @@ const brg_device *brg_context_device_tables(const brg_context *ctx);
  * thread, also inside host functions. Returns `status`. */
 brg_status brg_context_fail(brg_context *ctx, brg_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Brackets work on `stream` for the trace (BRG_REC_OPTIMIZER, BRG_REC_NORM); no-ops without a trace. */
+/* Brackets work on `stream` for the trace (BRG_REC_OPTIMIZER, BRG_REC_NORM); no-ops without a
+ * trace. */
 brg_status brg_context_mark_begin(brg_context *ctx, brg_rec_kind kind, int flags, const char *name,
                                   brg_stream stream);
 brg_status brg_context_mark_end(brg_context *ctx, brg_stream stream);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device boundary: two tables of function pointers, shaped like the parts of the CUDA runtime and
- * of NCCL that Brigade uses. Above them the code is the same on CPU and GPU.
+/* The device boundary: two tables of function pointers, shaped like the parts of the CUDA runtime
+ * and of NCCL that Brigade uses. Above them the code is the same on CPU and GPU.
  *
- * Functions of brg_runtime return a cudaError_t value (0 success, 600 not ready), functions of brg_nccl
- * an ncclResult_t value (0 success, 1 unhandled CUDA error, 2 system error, 3 internal error, 4 invalid
- * argument, 5 invalid usage, 6 remote error, 7 in progress). None of them prints or ends the process.
- * Every function may be called from any thread; calls on one communicator must come in the same order
- * on every rank. "Asynchronous" means: puts work on the stream and returns.
+ * Functions of brg_runtime return a cudaError_t value (0 success, 600 not ready), functions of
+ * brg_nccl an ncclResult_t value (0 success, 1 unhandled CUDA error, 2 system error, 3 internal
+ * error, 4 invalid argument, 5 invalid usage, 6 remote error, 7 in progress). None of them prints
+ * or ends the process. Every function may be called from any thread; calls on one communicator must
+ * come in the same order on every rank. "Asynchronous" means: puts work on the stream and returns.
  */
 #ifndef BRIGADE_SCHED_DEVICE_H
 #define BRIGADE_SCHED_DEVICE_H
@@ -30,21 +30,41 @@ enum {
 };
 
 /* Values of cudaMemcpyKind; the host engine treats all alike. */
-enum { BRG_COPY_HOST_TO_HOST = 0, BRG_COPY_HOST_TO_DEVICE = 1, BRG_COPY_DEVICE_TO_HOST = 2,
-       BRG_COPY_DEVICE_TO_DEVICE = 3, BRG_COPY_DEFAULT = 4 };
+enum {
+    BRG_COPY_HOST_TO_HOST = 0,
+    BRG_COPY_HOST_TO_DEVICE = 1,
+    BRG_COPY_DEVICE_TO_HOST = 2,
+    BRG_COPY_DEVICE_TO_DEVICE = 3,
+    BRG_COPY_DEFAULT = 4
+};
 
 /* Flags with the CUDA runtime's values. */
 enum { BRG_STREAM_NON_BLOCKING = 1 };
 enum { BRG_EVENT_DISABLE_TIMING = 2 };
 
 /* ncclDataType_t values. */
-enum { BRG_NCCL_INT8 = 0, BRG_NCCL_UINT8 = 1, BRG_NCCL_INT32 = 2, BRG_NCCL_UINT32 = 3,
-       BRG_NCCL_INT64 = 4, BRG_NCCL_UINT64 = 5, BRG_NCCL_FLOAT16 = 6, BRG_NCCL_FLOAT32 = 7,
-       BRG_NCCL_FLOAT64 = 8, BRG_NCCL_BFLOAT16 = 9 };
+enum {
+    BRG_NCCL_INT8 = 0,
+    BRG_NCCL_UINT8 = 1,
+    BRG_NCCL_INT32 = 2,
+    BRG_NCCL_UINT32 = 3,
+    BRG_NCCL_INT64 = 4,
+    BRG_NCCL_UINT64 = 5,
+    BRG_NCCL_FLOAT16 = 6,
+    BRG_NCCL_FLOAT32 = 7,
+    BRG_NCCL_FLOAT64 = 8,
+    BRG_NCCL_BFLOAT16 = 9
+};
 
 /* ncclRedOp_t values; operators made at run time are larger. */
-enum { BRG_NCCL_SUM = 0, BRG_NCCL_PROD = 1, BRG_NCCL_MAX = 2, BRG_NCCL_MIN = 3, BRG_NCCL_AVG = 4,
-       BRG_NCCL_NUM_OPS = 5 };
+enum {
+    BRG_NCCL_SUM = 0,
+    BRG_NCCL_PROD = 1,
+    BRG_NCCL_MAX = 2,
+    BRG_NCCL_MIN = 3,
+    BRG_NCCL_AVG = 4,
+    BRG_NCCL_NUM_OPS = 5
+};
 
 /* ncclScalarResidence_t: where the scalar of a pre-multiplied sum lives. */
 enum { BRG_NCCL_SCALAR_DEVICE = 0, BRG_NCCL_SCALAR_HOST_IMMEDIATE = 1 };
@@ -58,8 +78,8 @@ typedef struct brg_runtime {
     int (*get_device)(int *device);
     int (*device_synchronize)(void); /* blocks until all streams of the current device are idle */
 
-    /* Memory of the current device, at least 256-byte aligned, and page-locked host memory. May block.
-     * free functions take NULL. */
+    /* Memory of the current device, at least 256-byte aligned, and page-locked host memory. May
+     * block. free functions take NULL. */
     int (*malloc_device)(void **memory, size_t bytes);
     int (*free_device)(void *memory);
     int (*malloc_host)(void **memory, size_t bytes);
@@ -69,19 +89,20 @@ typedef struct brg_runtime {
     int (*memset_async)(void *dst, int value, size_t bytes, void *stream);
 
     /* Streams. A lower priority number is more urgent. stream_query and event_query return
-     * BRG_RT_NOT_READY while work is outstanding and never block. stream_destroy waits for the work in
-     * the stream. */
+     * BRG_RT_NOT_READY while work is outstanding and never block. stream_destroy waits for the work
+     * in the stream. */
     int (*stream_priority_range)(int *least, int *greatest);
     int (*stream_create)(void **stream, unsigned flags, int priority);
     int (*stream_destroy)(void *stream);
     int (*stream_synchronize)(void *stream);
     int (*stream_query)(void *stream);
-    int (*stream_wait_event)(void *stream, void *event); /* asynchronous; a never recorded event is no
-                                                            wait; the event's last record counts */
+    int (*stream_wait_event)(void *stream,
+                             void *event); /* asynchronous; a never recorded event is no
+                                              wait; the event's last record counts */
 
-    /* Events. event_record is asynchronous and may be repeated: the last record counts. An event may be
-     * destroyed while streams still wait for it. event_elapsed fails with BRG_RT_NOT_READY before both
-     * are done, with BRG_RT_INVALID_VALUE for events without timing. */
+    /* Events. event_record is asynchronous and may be repeated: the last record counts. An event
+     * may be destroyed while streams still wait for it. event_elapsed fails with BRG_RT_NOT_READY
+     * before both are done, with BRG_RT_INVALID_VALUE for events without timing. */
     int (*event_create)(void **event, unsigned flags);
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
@@ -98,16 +119,17 @@ typedef struct brg_runtime {
 typedef struct brg_nccl {
     int (*get_version)(int *version);
     int (*get_unique_id)(brg_unique_id *id);
-    /* Block until all ranks have arrived, or the time given by the environment BRIGADE_INIT_TIMEOUT (in
-     * seconds, host engine) is over. */
+    /* Block until all ranks have arrived, or the time given by the environment BRIGADE_INIT_TIMEOUT
+     * (in seconds, host engine) is over. */
     int (*comm_init_rank)(void **comm, int num_ranks, brg_unique_id id, int rank);
-    int (*comm_init_all)(void **comms, int num_devices, const int *devices); /* one thread, all ranks */
-    /* A new communicator of the ranks that gave the same color, ordered by key, then rank. color -1:
-     * none, *child = NULL. Collective over comm. */
+    int (*comm_init_all)(void **comms, int num_devices,
+                         const int *devices); /* one thread, all ranks */
+    /* A new communicator of the ranks that gave the same color, ordered by key, then rank. color
+     * -1: none, *child = NULL. Collective over comm. */
     int (*comm_split)(void *comm, int color, int key, void **child);
-    int (*comm_finalize)(void *comm);  /* waits for outstanding work */
-    int (*comm_destroy)(void *comm);   /* frees; does not wait for peers */
-    int (*comm_abort)(void *comm);     /* unblocks outstanding work with an error, then frees */
+    int (*comm_finalize)(void *comm); /* waits for outstanding work */
+    int (*comm_destroy)(void *comm);  /* frees; does not wait for peers */
+    int (*comm_abort)(void *comm);    /* unblocks outstanding work with an error, then frees */
     int (*comm_get_async_error)(void *comm, int *result); /* never blocks */
     int (*comm_count)(void *comm, int *count);
     int (*comm_user_rank)(void *comm, int *rank);
@@ -117,14 +139,14 @@ typedef struct brg_nccl {
      * all_gather with send == recv + rank*count, reduce_scatter with recv == send + rank*count. */
     int (*all_reduce)(const void *send, void *recv, size_t count, int dtype, int op, void *comm,
                       void *stream);
-    int (*reduce_scatter)(const void *send, void *recv, size_t recv_count, int dtype, int op, void *comm,
-                          void *stream);
+    int (*reduce_scatter)(const void *send, void *recv, size_t recv_count, int dtype, int op,
+                          void *comm, void *stream);
     int (*all_gather)(const void *send, void *recv, size_t send_count, int dtype, void *comm,
                       void *stream);
     int (*broadcast)(const void *send, void *recv, size_t count, int dtype, int root, void *comm,
                      void *stream);
-    int (*reduce)(const void *send, void *recv, size_t count, int dtype, int op, int root, void *comm,
-                  void *stream);
+    int (*reduce)(const void *send, void *recv, size_t count, int dtype, int op, int root,
+                  void *comm, void *stream);
     int (*all_to_all)(const void *send, void *recv, size_t count_per_rank, int dtype, void *comm,
                       void *stream);
     int (*send)(const void *send, size_t count, int dtype, int peer, void *comm, void *stream);
@@ -132,8 +154,10 @@ typedef struct brg_nccl {
     int (*group_start)(void); /* nests; per thread */
     int (*group_end)(void);   /* the outermost one puts everything on the streams */
 
-    /* op = scalar * (sum of inputs), scalar applied before the sum; dtype is that of the collective. */
-    int (*redop_create_premul_sum)(int *op, const void *scalar, int dtype, int residence, void *comm);
+    /* op = scalar * (sum of inputs), scalar applied before the sum; dtype is that of the
+     * collective. */
+    int (*redop_create_premul_sum)(int *op, const void *scalar, int dtype, int residence,
+                                   void *comm);
     int (*redop_destroy)(int op, void *comm);
 
     int (*mem_alloc)(void **memory, size_t bytes); /* memory that transports can use directly */
@@ -150,7 +174,8 @@ typedef struct brg_device {
     const brg_nccl *nccl;
 } brg_device;
 
-/* Resolves BRG_DEVICE_AUTO by BRIGADE_DEVICE and fills the tables. They are static and never freed. */
+/* Resolves BRG_DEVICE_AUTO by BRIGADE_DEVICE and fills the tables. They are static and never freed.
+ */
 brg_status brg_device_open(brg_device_kind kind, brg_device *device);
 
 /* The host engine's tables (sched/device/host_*.c). */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The trace file of one rank: a header page, an append-only table of descriptions, and a ring of
- * fixed-size records, all memory-mapped. Writers never format, never make a system call, never block;
- * what they wrote survives SIGKILL, because the kernel keeps the mapping. When the ring is full the
- * oldest records are overwritten; readers can tell how many were lost.
+ * fixed-size records, all memory-mapped. Writers never format, never make a system call, never
+ * block; what they wrote survives SIGKILL, because the kernel keeps the mapping. When the ring is
+ * full the oldest records are overwritten; readers can tell how many were lost.
  *
  * All times are CLOCK_MONOTONIC nanoseconds of this machine.
  */
@@ -20,15 +20,16 @@
 #define BRG_NO_BUCKET UINT32_MAX
 
 typedef enum brg_rec_kind {
-    BRG_REC_STEP = 1,       /* one step on the compute stream: brg_zero_grad to the next one */
-    BRG_REC_COMPUTE = 2,    /* the trainer's compute; flags = brg_span_kind, aux = name id */
-    BRG_REC_READY = 3,      /* t0: first gradient of the bucket ready (host call), t1: last one ready on
-                               the compute stream */
-    BRG_REC_COLLECTIVE = 4, /* func; bytes = whole bucket; t0, t1 on the comm stream; aux = issue time */
-    BRG_REC_WAIT = 5,       /* a consumer stream stood still for bucket; func of what it waited for */
-    BRG_REC_OPTIMIZER = 6,  /* one optimizer's update on the compute stream; aux = name id */
-    BRG_REC_NORM = 7,       /* gradient norm and clip factor on the compute stream */
-    BRG_REC_CLOCK = 8,      /* t0 = CLOCK_MONOTONIC, t1 = CLOCK_REALTIME, aux = device clock (or 0) */
+    BRG_REC_STEP = 1,    /* one step on the compute stream: brg_zero_grad to the next one */
+    BRG_REC_COMPUTE = 2, /* the trainer's compute; flags = brg_span_kind, aux = name id */
+    BRG_REC_READY = 3, /* t0: first gradient of the bucket ready (host call), t1: last one ready on
+                          the compute stream */
+    BRG_REC_COLLECTIVE =
+        4,            /* func; bytes = whole bucket; t0, t1 on the comm stream; aux = issue time */
+    BRG_REC_WAIT = 5, /* a consumer stream stood still for bucket; func of what it waited for */
+    BRG_REC_OPTIMIZER = 6, /* one optimizer's update on the compute stream; aux = name id */
+    BRG_REC_NORM = 7,      /* gradient norm and clip factor on the compute stream */
+    BRG_REC_CLOCK = 8, /* t0 = CLOCK_MONOTONIC, t1 = CLOCK_REALTIME, aux = device clock (or 0) */
 } brg_rec_kind;
 
 typedef enum brg_func {
@@ -83,7 +84,8 @@ brg_status brg_ring_create(const char *path, const brg_ring_options *options, br
 /* Unmaps; NULL allowed. The file stays. */
 void brg_ring_close(brg_ring *ring);
 
-/* Appends a record; rec->seq is ignored. Any thread, lock-free, no system call. NULL ring: no-op. */
+/* Appends a record; rec->seq is ignored. Any thread, lock-free, no system call. NULL ring: no-op.
+ */
 void brg_ring_put(brg_ring *ring, const brg_rec *rec);
 
 /* Counts records that their maker had to give up (empty pools). */

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of a context. Lock order: issue_lock, watchdog, timeline, fail_lock. issue_lock orders
+ * the collectives of this rank; it is never held across a call that waits for the device. */
+#ifndef BRIGADE_SCHED_BUCKET_CONTEXT_H
+#define BRIGADE_SCHED_BUCKET_CONTEXT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "sched/bucket/timeline.h"
+#include "sched/bucket/view.h"
+#include "sched/bucket/watch.h"
+
+struct brg_context {
+    brg_device device;
+    void *comm;
+    int rank, world, local_rank;
+    brg_stream comm_stream; /* every collective of this context runs here, in one order */
+
+    pthread_mutex_t issue_lock;
+    void *relay_event; /* hands work between a caller's stream and comm_stream; under issue_lock */
+    void *relay_done;
+    brg_watch_slot relay_watch;
+
+    brg_ring *ring; /* NULL: no trace */
+    brg_timeline *timeline;
+    uint32_t next_bucket_id;
+
+    brg_watchdog *watchdog;
+    pthread_mutex_t fail_lock;
+    _Atomic int failure; /* brg_status of the first asynchronous error */
+    char failure_text[768];
+};
+
+/* BRG_OK, or the context's first asynchronous error with its message. Never blocks. */
+static inline brg_status brg_context_check(brg_context *ctx)
+{
+    if (atomic_load_explicit(&ctx->failure, memory_order_relaxed) == BRG_OK)
+        return BRG_OK;
+    return brg_context_status(ctx);
+}
+
+/* Makes comm_stream wait for the work now on `stream`. issue_lock held. */
+brg_status brg_context_follow_locked(brg_context *ctx, brg_stream stream, void *event);
+
+/* Gathers `count` words of every rank, rank by rank, into `all`. Collective; blocks. */
+brg_status brg_context_exchange(brg_context *ctx, const uint64_t *mine, size_t count,
+                                uint64_t *all);
+
+/* Copies rank 0's `count` ints to everybody. Collective; blocks. */
+brg_status brg_context_agree(brg_context *ctx, int *values, size_t count);
+
+/* Shorthands: a table's result as a status. */
+brg_status brg_context_rt(const brg_context *ctx, int error, const char *what);
+brg_status brg_context_nccl(brg_context *ctx, int result, const char *what);
+
+#endif

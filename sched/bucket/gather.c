@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameter synchronisation: each bucket group's gather, once a step, in forward order. */
+#include <stdlib.h>
+
+#include "sched/bucket/scheduler.h"
+
+static int gather_bucket(brg_scheduler *sched, const brg_bucket *bucket)
+{
+    brg_context *ctx = sched->ctx;
+    size_t elem = brg_dtype_bytes(bucket->view.param_dtype);
+    char *base = (char *)sched->buffers[bucket->buffer].param + (size_t)bucket->start * elem;
+    const char *mine = base + (size_t)bucket->shard_elems * (size_t)ctx->rank * elem;
+    return ctx->device.nccl->all_gather(mine, base, (size_t)bucket->shard_elems,
+                                        brg_nccl_dtype(bucket->view.param_dtype), ctx->comm,
+                                        ctx->comm_stream);
+}
+
+static brg_status launch_locked(brg_scheduler *sched, brg_group *group)
+{
+    brg_context *ctx = sched->ctx;
+    const brg_nccl *nccl = ctx->device.nccl;
+    if (!ctx->comm)
+        return brg_context_check(ctx);
+    int result = BRG_NCCL_OK, ended = BRG_NCCL_OK;
+    bool several = group->num_buckets > 1;
+    if (several)
+        result = nccl->group_start();
+    for (int b = 0; b < group->num_buckets && result == BRG_NCCL_OK; b++) {
+        brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
+        result = gather_bucket(sched, bucket);
+        if (result == BRG_NCCL_OK)
+            atomic_fetch_add(&bucket->gathers, 1);
+    }
+    if (several)
+        ended = nccl->group_end();
+    return brg_context_nccl(ctx, result != BRG_NCCL_OK ? result : ended, group->gather_watch.label);
+}
+
+static void record_collectives(brg_scheduler *sched, const brg_group *group, uint64_t issued_ns,
+                               int begin, int end)
+{
+    brg_timeline *timeline = sched->ctx->timeline;
+    for (int b = 0; b < group->num_buckets; b++) {
+        const brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
+        size_t elem = brg_dtype_bytes(bucket->view.param_dtype);
+        brg_rec record = {.kind = BRG_REC_COLLECTIVE,
+                          .func = BRG_FUNC_ALL_GATHER,
+                          .flags = group->num_buckets > 1 ? BRG_REC_GROUPED : 0,
+                          .step = (uint32_t)(group->gathered_step - 1),
+                          .bucket = bucket->trace_id,
+                          .dtype = (uint8_t)bucket->view.param_dtype,
+                          .bytes = (uint64_t)(bucket->end - bucket->start) * elem,
+                          .stream = 1,
+                          .aux = issued_ns};
+        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, begin),
+                          brg_timeline_ref(timeline, end));
+    }
+    brg_timeline_unref(timeline, begin);
+    brg_timeline_unref(timeline, end);
+}
+
+static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
+{
+    brg_context *ctx = sched->ctx;
+    const brg_runtime *rt = ctx->device.rt;
+    brg_status status;
+    BRG_TRY(brg_context_rt(ctx, rt->stream_wait_event(ctx->comm_stream, group->updated),
+                           "stream_wait_event"),
+            out);
+    uint64_t issued_ns = ctx->timeline ? brg_now_ns() : 0;
+    int begin = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
+    status = launch_locked(sched, group);
+    int end = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
+    if (ctx->timeline)
+        record_collectives(sched, group, issued_ns, begin, end);
+    if (status != BRG_OK)
+        goto out;
+    BRG_TRY(
+        brg_context_rt(ctx, rt->event_record(group->gather_done, ctx->comm_stream), "event_record"),
+        out);
+    brg_watch_issued(&group->gather_watch);
+    atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
+out:
+    return status;
+}
+
+brg_status brg_sched_issue_gathers_locked(brg_scheduler *sched, int until)
+{
+    brg_status status = BRG_OK;
+    if (until > sched->queue_length)
+        until = sched->queue_length;
+    while (sched->queue_issued < until) {
+        BRG_TRY(issue_gather_locked(sched, &sched->groups[sched->queue[sched->queue_issued]]), out);
+        sched->queue_issued++;
+    }
+out:
+    return status;
+}
+
+/* `stream` waits for the group's gather; the wait is traced. Not under the lock: it may block. */
+static brg_status wait_for_gather(brg_scheduler *sched, brg_group *group, brg_stream stream)
+{
+    brg_context *ctx = sched->ctx;
+    brg_timeline *timeline = ctx->timeline;
+    if (brg_streams_has(group->waited, stream))
+        return BRG_OK;
+    int before = brg_timeline_stamp(timeline, stream);
+    brg_status status = brg_context_rt(
+        ctx, ctx->device.rt->stream_wait_event(stream, group->gather_done), "stream_wait_event");
+    int after = brg_timeline_stamp(timeline, stream);
+    for (int b = 0; timeline && b < group->num_buckets; b++) {
+        brg_rec record = {.kind = BRG_REC_WAIT,
+                          .func = BRG_FUNC_ALL_GATHER,
+                          .step = (uint32_t)(group->gathered_step - 1),
+                          .bucket = sched->buckets[group->first_bucket + b].trace_id};
+        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, before),
+                          brg_timeline_ref(timeline, after));
+    }
+    brg_timeline_unref(timeline, before);
+    brg_timeline_unref(timeline, after);
+    /* When the set is full the stream waits again next time, which is only slower. */
+    brg_streams_add(group->waited, stream);
+    return status;
+}
+
+static int by_position(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* Sorts queue[from..length) by forward position; positions are unique, so no ties. */
+static void sort_queue_locked(brg_scheduler *sched, int from)
+{
+    int count = sched->queue_length - from, *queue = sched->queue + from;
+    for (int i = 0; i < count; i++)
+        queue[i] = sched->forward_position[queue[i]];
+    qsort(queue, (size_t)count, sizeof *queue, by_position);
+    for (int i = 0; i < count; i++)
+        queue[i] = sched->forward_order[queue[i]];
+}
+
+/* Puts groups at the end of the queue as pending. issue_lock held. */
+static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int count,
+                                 brg_stream stream)
+{
+    brg_context *ctx = sched->ctx;
+    for (int i = 0; i < count; i++) {
+        if (groups[i] < 0 || groups[i] >= sched->num_groups)
+            return brg_fail(BRG_ERR_INVALID_ARGUMENT, "bucket group %d of %d", groups[i],
+                            sched->num_groups);
+        const brg_group *group = &sched->groups[groups[i]];
+        if (group->gathered_step == sched->step + 1)
+            return brg_fail(BRG_ERR_STATE, "bucket group %d has already been gathered in step %llu",
+                            groups[i], (unsigned long long)sched->step);
+    }
+    /* What an earlier step has left goes first; then the queue can start anew. */
+    brg_status status = BRG_OK;
+    if (sched->queue_length + count > sched->num_groups) {
+        BRG_TRY(brg_sched_issue_gathers_locked(sched, sched->queue_length), out);
+        sched->queue_length = sched->queue_issued = 0;
+    }
+    void *updated = count ? sched->groups[groups[0]].own_updated : NULL;
+    if (count)
+        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(updated, stream), "event_record"),
+                out);
+    for (int i = 0; i < count; i++) {
+        brg_group *group = &sched->groups[groups[i]];
+        group->updated = updated;
+        group->gathered_step = sched->step + 1;
+        brg_streams_clear(group->waited);
+        atomic_store_explicit(&group->gather_state, BRG_GATHER_PENDING, memory_order_release);
+        sched->queue[sched->queue_length++] = groups[i];
+    }
+out:
+    return status;
+}
+
+static void mark_step_end(brg_scheduler *sched, brg_stream stream)
+{
+    brg_timeline *timeline = sched->ctx->timeline;
+    if (!timeline)
+        return;
+    brg_timeline_unref(timeline, sched->end_stamp);
+    sched->end_stamp = brg_timeline_stamp(timeline, stream);
+}
+
+brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, int num_groups,
+                                      brg_stream stream)
+{
+    brg_context *ctx = sched->ctx;
+    const brg_scheduler_options *o = &sched->options;
+    brg_status status = brg_context_check(ctx);
+    if (status != BRG_OK)
+        return status;
+    if (!sched->sharded || num_groups == 0) {
+        mark_step_end(sched, stream);
+        return BRG_OK;
+    }
+    pthread_mutex_lock(&ctx->issue_lock);
+    status = enqueue_locked(sched, groups, num_groups, stream);
+    if (status == BRG_OK) {
+        int fresh = sched->queue_length - num_groups;
+        /* This optimizer's groups in forward order; with a limit, merged with what is still
+         * pending. */
+        sort_queue_locked(sched, fresh);
+        bool limited = o->overlap_param_gather && o->param_gather_prefetch;
+        int until = limited ? sched->queue_issued + o->param_gather_prefetch : sched->queue_length;
+        if (limited && fresh > sched->queue_issued) {
+            sort_queue_locked(sched, sched->queue_issued);
+            until = sched->queue_issued; /* the window is already open */
+        }
+        status = brg_sched_issue_gathers_locked(sched, until);
+    }
+    pthread_mutex_unlock(&ctx->issue_lock);
+    for (int i = 0; status == BRG_OK && !o->overlap_param_gather && i < num_groups; i++)
+        status = wait_for_gather(sched, &sched->groups[groups[i]], stream);
+    mark_step_end(sched, stream);
+    return status;
+}
+
+static void learn_forward(brg_scheduler *sched, brg_group *group)
+{
+    if (atomic_load_explicit(&group->seen, memory_order_relaxed) ||
+        atomic_exchange(&group->seen, true))
+        return;
+    sched->forward_seen[atomic_fetch_add(&sched->num_seen, 1)] = group->id;
+}
+
+/* Issues up to the group and as many after it as may run ahead. */
+static brg_status reach(brg_scheduler *sched, const brg_group *group)
+{
+    brg_context *ctx = sched->ctx;
+    brg_status status = BRG_OK;
+    pthread_mutex_lock(&ctx->issue_lock);
+    for (int i = 0; i < sched->queue_length; i++)
+        if (sched->queue[i] == group->id) {
+            status =
+                brg_sched_issue_gathers_locked(sched, i + 1 + sched->options.param_gather_prefetch);
+            break;
+        }
+    pthread_mutex_unlock(&ctx->issue_lock);
+    return status;
+}
+
+brg_status brg_param_wait(brg_scheduler *sched, int param, brg_stream stream)
+{
+    if (!brg_param_in_range(sched, param))
+        return brg_bad_param(sched, param, "brg_param_wait");
+    brg_group *group = &sched->groups[sched->params[param].group];
+    if (atomic_load_explicit(&sched->learning_forward, memory_order_relaxed))
+        learn_forward(sched, group);
+    int state = atomic_load_explicit(&group->gather_state, memory_order_acquire);
+    if (state == BRG_GATHER_CURRENT || brg_streams_has(group->waited, stream))
+        return brg_context_check(sched->ctx);
+    brg_status status = brg_context_check(sched->ctx);
+    if (status != BRG_OK)
+        return status;
+    if (state == BRG_GATHER_PENDING || sched->options.param_gather_prefetch)
+        BRG_TRY(reach(sched, group), out);
+    BRG_TRY(wait_for_gather(sched, group, stream), out);
+out:
+    return status;
+}
+
+brg_status brg_finish_param_sync(brg_scheduler *sched, brg_stream stream)
+{
+    if (!sched)
+        return brg_bad_param(sched, 0, "brg_finish_param_sync");
+    brg_context *ctx = sched->ctx;
+    brg_status status = brg_context_check(ctx);
+    if (status != BRG_OK)
+        return status;
+    pthread_mutex_lock(&ctx->issue_lock);
+    status = brg_sched_issue_gathers_locked(sched, sched->queue_length);
+    pthread_mutex_unlock(&ctx->issue_lock);
+    for (int g = 0; status == BRG_OK && g < sched->num_groups; g++)
+        if (atomic_load(&sched->groups[g].gather_state) != BRG_GATHER_CURRENT)
+            status = wait_for_gather(sched, &sched->groups[g], stream);
+    return status;
+}
+
+brg_status brg_broadcast_params(brg_scheduler *sched, int root, brg_stream stream)
+{
+    if (!sched)
+        return brg_bad_param(sched, 0, "brg_broadcast_params");
+    brg_status status = brg_finish_param_sync(sched, stream);
+    for (int i = 0; status == BRG_OK && i < sched->num_buffers; i++)
+        status = brg_broadcast(sched->ctx, sched->buffers[i].param, sched->buffers[i].param_bytes,
+                               BRG_UINT8, root, stream);
+    return status;
+}

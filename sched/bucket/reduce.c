@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradient synchronisation: issuing reductions in the agreed order, and finishing a step. */
+#include <stdio.h>
+
+#include "sched/bucket/scheduler.h"
+
+/* comm_stream waits for every stream that contributed to the group. */
+static brg_status follow_contributors_locked(brg_scheduler *sched, brg_group *group)
+{
+    for (int i = 0; i < MAX_STREAMS; i++) {
+        void *stream = atomic_load_explicit(&group->streams[i], memory_order_acquire);
+        if (stream == NO_STREAM)
+            break;
+        brg_status status = brg_context_follow_locked(sched->ctx, stream, group->ready_events[i]);
+        if (status != BRG_OK)
+            return status;
+    }
+    return BRG_OK;
+}
+
+static int reduce_bucket(brg_scheduler *sched, const brg_bucket *bucket)
+{
+    brg_context *ctx = sched->ctx;
+    const brg_buffer *buffer = &sched->buffers[bucket->buffer];
+    size_t elem = brg_dtype_bytes(bucket->view.grad_dtype);
+    char *base = (char *)buffer->grad + (size_t)bucket->start * elem;
+    if (!sched->sharded)
+        return ctx->device.nccl->all_reduce(base, base, (size_t)(bucket->end - bucket->start),
+                                            buffer->nccl_grad_dtype, buffer->reduce_op, ctx->comm,
+                                            ctx->comm_stream);
+    char *mine = base + (size_t)bucket->shard_elems * (size_t)ctx->rank * elem;
+    return ctx->device.nccl->reduce_scatter(base, mine, (size_t)bucket->shard_elems,
+                                            buffer->nccl_grad_dtype, buffer->reduce_op, ctx->comm,
+                                            ctx->comm_stream);
+}
+
+/* One launch: the group's collectives inside one group call. */
+static brg_status launch_locked(brg_scheduler *sched, brg_group *group)
+{
+    brg_context *ctx = sched->ctx;
+    const brg_nccl *nccl = ctx->device.nccl;
+    if (!ctx->comm)
+        return brg_context_check(ctx);
+    int result = BRG_NCCL_OK, ended = BRG_NCCL_OK;
+    bool several = group->num_buckets > 1;
+    if (several)
+        result = nccl->group_start();
+    for (int b = 0; b < group->num_buckets && result == BRG_NCCL_OK; b++) {
+        brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
+        result = reduce_bucket(sched, bucket);
+        if (result == BRG_NCCL_OK)
+            atomic_fetch_add(&bucket->reductions, 1);
+    }
+    if (several)
+        ended = nccl->group_end();
+    return brg_context_nccl(ctx, result != BRG_NCCL_OK ? result : ended, group->reduce_watch.label);
+}
+
+static void record_collectives(brg_scheduler *sched, const brg_group *group, uint64_t issued_ns,
+                               int begin, int end)
+{
+    brg_timeline *timeline = sched->ctx->timeline;
+    for (int b = 0; b < group->num_buckets; b++) {
+        const brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
+        size_t elem = brg_dtype_bytes(bucket->view.grad_dtype);
+        brg_rec record = {.kind = BRG_REC_COLLECTIVE,
+                          .func = sched->sharded ? BRG_FUNC_REDUCE_SCATTER : BRG_FUNC_ALL_REDUCE,
+                          .flags = group->num_buckets > 1 ? BRG_REC_GROUPED : 0,
+                          .step = sched->trace_step,
+                          .bucket = bucket->trace_id,
+                          .dtype = (uint8_t)bucket->view.grad_dtype,
+                          .bytes = (uint64_t)(bucket->end - bucket->start) * elem,
+                          .stream = 1,
+                          .aux = issued_ns};
+        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, begin),
+                          brg_timeline_ref(timeline, end));
+    }
+    brg_timeline_unref(timeline, begin);
+    brg_timeline_unref(timeline, end);
+}
+
+brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *group)
+{
+    brg_context *ctx = sched->ctx;
+    brg_timeline *timeline = ctx->timeline;
+    brg_status status;
+    group->issued = true;
+    /* Gathers that nobody has waited for come first, on every rank: so the order stays the same. */
+    BRG_TRY(brg_sched_issue_gathers_locked(sched, sched->queue_length), out);
+    BRG_TRY(follow_contributors_locked(sched, group), out);
+    BRG_TRY(brg_sched_copy_in_locked(sched, group), out);
+    if (sched->options.check_grads)
+        BRG_TRY(brg_sched_check_grads_locked(sched, group), out);
+    uint64_t issued_ns = timeline ? brg_now_ns() : 0;
+    int begin = brg_timeline_stamp(timeline, ctx->comm_stream);
+    status = launch_locked(sched, group);
+    int end = brg_timeline_stamp(timeline, ctx->comm_stream);
+    if (timeline)
+        record_collectives(sched, group, issued_ns, begin, end);
+    if (status != BRG_OK)
+        goto out;
+    BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(group->reduce_done, ctx->comm_stream),
+                           "event_record"),
+            out);
+    brg_watch_issued(&group->reduce_watch);
+out:
+    return status;
+}
+
+brg_status brg_sched_issue_complete_locked(brg_scheduler *sched)
+{
+    while (sched->order_next < sched->num_groups) {
+        brg_group *group = &sched->groups[sched->order[sched->order_next]];
+        if (!group->complete)
+            break;
+        sched->order_next++; /* also if it fails: nothing is issued twice */
+        brg_status status = brg_sched_issue_reduction_locked(sched, group);
+        if (status != BRG_OK)
+            return status;
+    }
+    return BRG_OK;
+}
+
+/* Finishing */
+
+/* Takes this step's counts as the pattern to expect. Where a gradient was missing by mistake, one.
+ */
+static void learn_counts(brg_scheduler *sched)
+{
+    int least = sched->options.allow_unused ? 0 : 1;
+    for (int g = 0; g < sched->num_groups; g++)
+        sched->groups[g].expected = 0;
+    for (int p = 0; p < sched->num_params; p++) {
+        brg_param_state *state = &sched->params[p];
+        int count = atomic_load(&state->count);
+        state->expected = count > least ? count : least;
+        sched->groups[state->group].expected += state->expected;
+    }
+}
+
+/* Compares this step with what was learned. *changed is set when the pattern must be learned anew.
+ */
+static brg_status check_counts(brg_scheduler *sched, bool *changed)
+{
+    bool learning = atomic_load(&sched->learning);
+    const brg_scheduler_options *o = &sched->options;
+    *changed = learning;
+    for (int p = 0; p < sched->num_params; p++) {
+        const brg_param_state *state = &sched->params[p];
+        int count = atomic_load(&state->count);
+        if (count == 0 && !o->allow_unused)
+            return brg_fail(BRG_ERR_READINESS,
+                            "parameter \"%s\" (bucket %d) did not become ready in step %llu; set "
+                            "allow_unused if that may happen",
+                            brg_sched_param_name(sched, p), state->bucket,
+                            (unsigned long long)sched->step);
+        if (learning || count == state->expected)
+            continue;
+        if (o->allow_relearn) {
+            *changed = true;
+            continue;
+        }
+        if (count != 0) /* unused is allowed here, and no change of pattern */
+            return brg_fail(
+                BRG_ERR_READINESS,
+                "parameter \"%s\" became ready %d times in step %llu, but %d times in the step "
+                "that was learned",
+                brg_sched_param_name(sched, p), count, (unsigned long long)sched->step,
+                state->expected);
+    }
+    return BRG_OK;
+}
+
+/* Issues every group that is left. The finishing stream stands in for gradients that never came:
+ * their zeros were written on a stream that it follows. Goes on after errors, so that no rank is
+ * left alone. */
+static brg_status issue_rest_locked(brg_scheduler *sched, brg_stream stream)
+{
+    brg_status first = BRG_OK;
+    for (; sched->order_next < sched->num_groups; sched->order_next++) {
+        brg_group *group = &sched->groups[sched->order[sched->order_next]];
+        if (!group->complete && !brg_streams_add(group->streams, stream))
+            brg_context_follow_locked(sched->ctx, stream, sched->ctx->relay_event);
+        brg_status status = brg_sched_issue_reduction_locked(sched, group);
+        if (status != BRG_OK && first == BRG_OK)
+            first = status;
+    }
+    return first;
+}
+
+static void record_wait(brg_scheduler *sched, const brg_group *group, int before, int after)
+{
+    brg_timeline *timeline = sched->ctx->timeline;
+    for (int b = 0; b < group->num_buckets; b++) {
+        brg_rec record = {.kind = BRG_REC_WAIT,
+                          .func = sched->sharded ? BRG_FUNC_REDUCE_SCATTER : BRG_FUNC_ALL_REDUCE,
+                          .step = sched->trace_step,
+                          .bucket = sched->buckets[group->first_bucket + b].trace_id};
+        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, before),
+                          brg_timeline_ref(timeline, after));
+    }
+}
+
+/* READY for groups that completed only by being finished: their last contribution is not separable.
+ */
+static void record_late_ready(brg_scheduler *sched, brg_stream stream)
+{
+    brg_timeline *timeline = sched->ctx->timeline;
+    if (!timeline)
+        return;
+    int now = brg_timeline_stamp(timeline, stream);
+    for (int g = 0; g < sched->num_groups; g++) {
+        const brg_group *group = &sched->groups[g];
+        if (group->complete)
+            continue;
+        uint64_t first_ns = atomic_load(&group->first_ready_ns);
+        for (int b = 0; b < group->num_buckets; b++) {
+            brg_rec record = {.kind = BRG_REC_READY,
+                              .step = sched->trace_step,
+                              .bucket = sched->buckets[group->first_bucket + b].trace_id,
+                              .t0_ns = first_ns};
+            brg_timeline_emit(timeline, &record,
+                              first_ns ? BRG_NO_STAMP : brg_timeline_ref(timeline, now),
+                              brg_timeline_ref(timeline, now));
+        }
+    }
+    brg_timeline_unref(timeline, now);
+}
+
+static brg_status wait_for_all(brg_scheduler *sched, brg_stream stream)
+{
+    brg_context *ctx = sched->ctx;
+    brg_timeline *timeline = ctx->timeline;
+    brg_status status = BRG_OK;
+    int before = brg_timeline_stamp(timeline, stream);
+    for (int i = 0; i < sched->num_groups; i++) {
+        brg_group *group = &sched->groups[sched->order[i]];
+        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->stream_wait_event(stream, group->reduce_done),
+                               "stream_wait_event"),
+                out);
+        if (timeline) {
+            int after = brg_timeline_stamp(timeline, stream);
+            record_wait(sched, group, before, after);
+            brg_timeline_unref(timeline, before);
+            before = after;
+        }
+    }
+out:
+    brg_timeline_unref(timeline, before);
+    return status;
+}
+
+/* What needs the device to be done: the results of checks, and rank 0's orders. */
+static brg_status settle(brg_scheduler *sched, bool learn)
+{
+    brg_context *ctx = sched->ctx;
+    brg_status status = BRG_OK;
+    if (learn) {
+        BRG_TRY(brg_sched_agree_orders(sched), out);
+        atomic_store(&sched->learning, false);
+        atomic_store(&sched->learning_forward, false);
+    }
+    if (sched->options.check_grads) {
+        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->stream_synchronize(ctx->comm_stream),
+                               "stream_synchronize"),
+                out);
+        BRG_TRY(brg_context_status(ctx), out);
+        BRG_TRY(brg_sched_check_result(sched), out);
+    }
+out:
+    return status;
+}
+
+brg_status brg_finish_grad_sync(brg_scheduler *sched, brg_stream stream)
+{
+    if (!sched)
+        return brg_bad_param(sched, 0, "brg_finish_grad_sync");
+    brg_context *ctx = sched->ctx;
+    brg_status status = brg_context_check(ctx);
+    if (status != BRG_OK)
+        return status;
+    if (sched->step == 0 || sched->synced)
+        return brg_fail(BRG_ERR_STATE,
+                        "brg_finish_grad_sync: no step has begun; call brg_zero_grad() first");
+    if (atomic_load(&sched->no_sync))
+        return brg_fail(BRG_ERR_STATE, "brg_finish_grad_sync: between brg_no_sync_begin and _end");
+    bool learn = atomic_load(&sched->learning), changed = false;
+    brg_status counts = check_counts(sched, &changed);
+    char text[512] = "";
+    if (counts != BRG_OK)
+        snprintf(text, sizeof text, "%s", brg_last_error());
+    record_late_ready(sched, stream);
+    pthread_mutex_lock(&ctx->issue_lock);
+    status = issue_rest_locked(sched, stream);
+    pthread_mutex_unlock(&ctx->issue_lock);
+    atomic_store(&sched->any_ready, false);
+    if (status != BRG_OK)
+        return status;
+    BRG_TRY(wait_for_all(sched, stream), out);
+    BRG_TRY(settle(sched, learn), out);
+    if (changed)
+        learn_counts(sched);
+    int misread = atomic_load(&sched->misread_param);
+    if (counts != BRG_OK)
+        return brg_fail(counts, "%s", text);
+    if (misread >= 0)
+        return brg_fail(BRG_ERR_READINESS,
+                        "parameter \"%s\" became ready more often than learned in step %llu",
+                        brg_sched_param_name(sched, misread), (unsigned long long)sched->step);
+    sched->synced = true;
+out:
+    return status;
+}

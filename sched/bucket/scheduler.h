@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of a scheduler.
+ *
+ * A bucket group in one step:
+ *
+ *     counting --last gradient ready--> complete --its turn--> issued --brg_finish_grad_sync-->
+ * waited
+ *
+ * and its parameters:
+ *
+ *     current --start_param_sync--> pending --issued--> in flight --consumer waits--> current
+ *
+ * Counts and the set of streams are atomics: brg_grad_ready() takes a lock only when it completes a
+ * group. Everything that issues collectives holds the context's issue_lock.
+ */
+#ifndef BRIGADE_SCHED_BUCKET_SCHEDULER_H
+#define BRIGADE_SCHED_BUCKET_SCHEDULER_H
+
+#include "sched/bucket/context.h"
+
+#define MAX_STREAMS                                                                                \
+    4 /* distinct compute streams per group and step that are tracked without a lock */
+
+typedef enum brg_gather_state {
+    BRG_GATHER_CURRENT = 0, /* nothing outstanding */
+    BRG_GATHER_PENDING,     /* updated, not issued */
+    BRG_GATHER_ISSUED,      /* consumers must wait for gather_done */
+} brg_gather_state;
+
+typedef struct brg_bucket {
+    brg_bucket_view view;
+    int buffer, index; /* buffer of the layout, bucket within it */
+    int64_t start, end;
+    int num_params;
+    int64_t shard_elems; /* of the whole bucket in all-reduce mode */
+    uint32_t trace_id;
+    _Atomic uint64_t reductions, gathers;
+} brg_bucket;
+
+/* What a group's host-side check found. Written by a host function on comm_stream, read after it.
+ */
+typedef struct brg_grad_check {
+    int found_param; /* -1: nothing */
+    bool is_norm;    /* else NaN or Inf */
+    double value;    /* the offending element, or the bucket's norm */
+} brg_grad_check;
+
+typedef struct brg_group {
+    brg_scheduler *sched;
+    int id, buffer;
+    int first_bucket, num_buckets;
+    bool layerwise;
+    const int *params; /* registration indices */
+    int num_params;
+    const void *owner; /* optimizer */
+
+    /* gradients */
+    int expected;                         /* contributions per step, learned */
+    _Atomic int remaining;                /* until complete */
+    _Atomic int last_ready;               /* ticket of the last contribution, while learning */
+    _Atomic(void *) streams[MAX_STREAMS]; /* streams that contributed; NO_STREAM: free */
+    void *ready_events[MAX_STREAMS];
+    _Atomic bool held;     /* relearning: not before brg_finish_grad_sync() */
+    bool complete, issued; /* issue_lock */
+    void *reduce_done;
+    brg_watch_slot reduce_watch;
+    _Atomic uint64_t first_ready_ns; /* trace only */
+    brg_grad_check check;
+
+    /* parameters */
+    _Atomic int gather_state;
+    uint64_t gathered_step; /* step counter + 1 of the last start; 0: never */
+    void *updated; /* event behind the optimizer's update; owned by the group it was recorded for */
+    void *own_updated;
+    void *gather_done;
+    brg_watch_slot gather_watch;
+    _Atomic(void *) waited[MAX_STREAMS]; /* streams that already wait for this gather */
+    _Atomic bool seen;                   /* forward order: waited for in the learning step */
+} brg_group;
+
+typedef struct brg_buffer {
+    void *grad, *param;
+    size_t grad_bytes, param_bytes;
+    int nccl_grad_dtype;
+    int reduce_op;
+    bool own_op;
+} brg_buffer;
+
+typedef struct brg_param_state {
+    int group, bucket;
+    int expected;
+    _Atomic int count;
+    void *data, *grad;
+    const void *main_grad;
+    brg_dtype main_dtype;
+} brg_param_state;
+
+struct brg_scheduler {
+    brg_context *ctx;
+    const brg_layout *layout;
+    brg_scheduler_options options;
+    bool sharded; /* not all-reduce mode */
+
+    brg_buffer *buffers;
+    int num_buffers;
+    brg_bucket *buckets;
+    int num_buckets;
+    brg_group *groups;
+    int num_groups;
+    int *group_params; /* storage of brg_group::params */
+    brg_param_state *params;
+    int num_params;
+    brg_segment *segments; /* storage of the views */
+
+    /* gradients */
+    _Atomic bool learning; /* counts and completion order */
+    _Atomic bool no_sync;
+    _Atomic bool any_ready; /* something was counted since brg_zero_grad() */
+    _Atomic int ready_ticket;
+    bool synced;               /* brg_finish_grad_sync() done, brg_step() not yet */
+    uint64_t step;             /* number of brg_zero_grad() calls */
+    int *order, order_next;    /* group ids in issue order; issue_lock */
+    _Atomic int misread_param; /* first parameter that came too often; -1: none */
+
+    /* parameters */
+    _Atomic bool learning_forward;
+    int *forward_order, *forward_position; /* group ids in forward order, and the inverse */
+    int *forward_seen;                     /* being learned */
+    _Atomic int num_seen;
+    int *queue; /* group ids to gather, in order; issue_lock */
+    int queue_length, queue_issued;
+
+    int step_stamp; /* trace: begin of the current step */
+    int end_stamp;  /* trace: end of the last optimizer step */
+    uint32_t trace_step;
+};
+
+#define NO_STREAM ((void *)-1)
+
+/* Adds `stream` to a group's set. Returns false when the set is full. Lock-free. */
+static inline bool brg_streams_add(_Atomic(void *) *set, void *stream)
+{
+    for (int i = 0; i < MAX_STREAMS; i++) {
+        void *have = atomic_load_explicit(&set[i], memory_order_acquire);
+        if (have == stream)
+            return true;
+        if (have == NO_STREAM) {
+            void *empty = NO_STREAM;
+            if (atomic_compare_exchange_strong(&set[i], &empty, stream) || empty == stream)
+                return true;
+        }
+    }
+    return false;
+}
+
+static inline bool brg_streams_has(_Atomic(void *) *set, void *stream)
+{
+    for (int i = 0; i < MAX_STREAMS; i++)
+        if (atomic_load_explicit(&set[i], memory_order_acquire) == stream)
+            return true;
+    return false;
+}
+
+static inline void brg_streams_clear(_Atomic(void *) *set)
+{
+    for (int i = 0; i < MAX_STREAMS; i++)
+        atomic_store_explicit(&set[i], NO_STREAM, memory_order_release);
+}
+
+static inline bool brg_param_in_range(const brg_scheduler *sched, int param)
+{
+    return sched && param >= 0 && param < sched->num_params;
+}
+
+/* BRG_ERR_INVALID_ARGUMENT for a NULL scheduler or a parameter out of range. */
+brg_status brg_bad_param(const brg_scheduler *sched, int param, const char *function);
+const char *brg_sched_param_name(const brg_scheduler *sched, int param);
+
+/* create.c: buffers, buckets, groups; agree.c: what all ranks must have in common. */
+brg_status brg_sched_build(brg_scheduler *sched);
+void brg_sched_free_parts(brg_scheduler *sched);
+brg_status brg_sched_check_ranks(brg_scheduler *sched);
+brg_status brg_sched_agree_orders(brg_scheduler *sched);
+void brg_sched_default_orders(brg_scheduler *sched);
+
+/* reduce.c */
+brg_status brg_sched_issue_complete_locked(brg_scheduler *sched);
+brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *group);
+
+/* gather.c: issues pending gathers up to queue position `until` (exclusive). */
+brg_status brg_sched_issue_gathers_locked(brg_scheduler *sched, int until);
+
+/* check.c: host functions in front of a reduction. */
+brg_status brg_sched_copy_in_locked(brg_scheduler *sched, brg_group *group);
+brg_status brg_sched_check_grads_locked(brg_scheduler *sched, brg_group *group);
+brg_status brg_sched_check_result(brg_scheduler *sched);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sched/bucket/watch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "sched/bucket/context.h"
+
+#define LOOK_EVERY_NS 100000000ull
+
+struct brg_watchdog {
+    brg_context *ctx;
+    uint64_t timeout_ns;
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; /* slots and stop */
+    pthread_cond_t wake;
+    bool stop;
+    brg_watch_slot *slots;
+};
+
+void brg_watch_issued(brg_watch_slot *slot)
+{
+    atomic_store_explicit(&slot->issued_ns, brg_now_ns(), memory_order_release);
+}
+
+/* The label and age of what has been under way longest; clears slots that are done. */
+static const brg_watch_slot *oldest_locked(brg_watchdog *watchdog, uint64_t *issued_ns)
+{
+    const brg_runtime *rt = watchdog->ctx->device.rt;
+    const brg_watch_slot *oldest = NULL;
+    *issued_ns = UINT64_MAX;
+    for (brg_watch_slot *slot = watchdog->slots; slot; slot = slot->next) {
+        uint64_t issued = atomic_load_explicit(&slot->issued_ns, memory_order_acquire);
+        if (!issued)
+            continue;
+        if (rt->event_query(slot->event) != BRG_RT_NOT_READY) {
+            /* only if it has not been issued again in between */
+            atomic_compare_exchange_strong(&slot->issued_ns, &issued, 0);
+            continue;
+        }
+        if (issued < *issued_ns) {
+            *issued_ns = issued;
+            oldest = slot;
+        }
+    }
+    return oldest;
+}
+
+static brg_status status_of_result(int result)
+{
+    if (result == BRG_NCCL_REMOTE)
+        return BRG_ERR_PEER_LOST;
+    if (result == BRG_NCCL_INVALID_USAGE || result == BRG_NCCL_INVALID_ARGUMENT)
+        return BRG_ERR_MISMATCH;
+    return BRG_ERR_DEVICE;
+}
+
+/* Returns whether something has been stuck for too long; the context's error says what. */
+static bool look(brg_watchdog *watchdog, bool for_stuck)
+{
+    brg_context *ctx = watchdog->ctx;
+    if (atomic_load(&ctx->failure) != BRG_OK)
+        return false;
+    int result = BRG_NCCL_OK;
+    uint64_t issued_ns = 0;
+    pthread_mutex_lock(&watchdog->lock);
+    if (ctx->comm && ctx->device.nccl->comm_get_async_error(ctx->comm, &result) != BRG_NCCL_OK)
+        result = BRG_NCCL_INTERNAL;
+    bool failed = result != BRG_NCCL_OK && result != BRG_NCCL_IN_PROGRESS;
+    const brg_watch_slot *slot = failed || for_stuck ? oldest_locked(watchdog, &issued_ns) : NULL;
+    bool stuck = false;
+    if (failed) {
+        const char *text = ctx->device.nccl->last_error(ctx->comm);
+        brg_context_fail(ctx, status_of_result(result), "rank %d: %s%s%s", ctx->rank,
+                         slot ? slot->label : "", slot ? ": " : "",
+                         text && *text ? text : ctx->device.nccl->error_string(result));
+    } else if (slot && watchdog->timeout_ns && brg_now_ns() > issued_ns + watchdog->timeout_ns) {
+        stuck = true;
+        brg_context_fail(ctx, BRG_ERR_TIMEOUT, "rank %d: %s has not finished for %.1f s", ctx->rank,
+                         slot->label, (double)(brg_now_ns() - issued_ns) * 1e-9);
+    }
+    pthread_mutex_unlock(&watchdog->lock);
+    return stuck;
+}
+
+void brg_watchdog_look(brg_watchdog *watchdog)
+{
+    look(watchdog, false);
+}
+
+void brg_watchdog_lock(brg_watchdog *watchdog)
+{
+    pthread_mutex_lock(&watchdog->lock);
+}
+
+void brg_watchdog_unlock(brg_watchdog *watchdog)
+{
+    pthread_mutex_unlock(&watchdog->lock);
+}
+
+static void *watchdog_main(void *arg)
+{
+    brg_watchdog *watchdog = arg;
+    pthread_mutex_lock(&watchdog->lock);
+    while (!watchdog->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        uint64_t ns = (uint64_t)until.tv_nsec + LOOK_EVERY_NS;
+        until.tv_sec += (time_t)(ns / 1000000000ull);
+        until.tv_nsec = (long)(ns % 1000000000ull);
+        while (!watchdog->stop &&
+               pthread_cond_timedwait(&watchdog->wake, &watchdog->lock, &until) != ETIMEDOUT)
+            ;
+        if (watchdog->stop)
+            break;
+        pthread_mutex_unlock(&watchdog->lock);
+        if (look(watchdog, true))
+            brg_context_abort(watchdog->ctx); /* frees the streams that wait behind it */
+        pthread_mutex_lock(&watchdog->lock);
+    }
+    pthread_mutex_unlock(&watchdog->lock);
+    return NULL;
+}
+
+brg_status brg_watchdog_create(brg_context *ctx, double timeout_s, brg_watchdog **out)
+{
+    *out = NULL;
+    brg_watchdog *watchdog = calloc(1, sizeof *watchdog);
+    if (!watchdog)
+        return brg_fail(BRG_ERR_NO_MEMORY, "no memory for the watchdog");
+    watchdog->ctx = ctx;
+    watchdog->timeout_ns = (uint64_t)(timeout_s * 1e9);
+    pthread_mutex_init(&watchdog->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&watchdog->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    int error = pthread_create(&watchdog->thread, NULL, watchdog_main, watchdog);
+    if (error) {
+        brg_watchdog_destroy(watchdog);
+        return brg_fail(BRG_ERR_DEVICE, "cannot start the watchdog thread: error %d", error);
+    }
+    watchdog->started = true;
+    *out = watchdog;
+    return BRG_OK;
+}
+
+void brg_watchdog_destroy(brg_watchdog *watchdog)
+{
+    if (!watchdog)
+        return;
+    if (watchdog->started) {
+        pthread_mutex_lock(&watchdog->lock);
+        watchdog->stop = true;
+        pthread_cond_signal(&watchdog->wake);
+        pthread_mutex_unlock(&watchdog->lock);
+        pthread_join(watchdog->thread, NULL);
+    }
+    pthread_mutex_destroy(&watchdog->lock);
+    pthread_cond_destroy(&watchdog->wake);
+    free(watchdog);
+}
+
+void brg_watchdog_add(brg_watchdog *watchdog, brg_watch_slot *slot)
+{
+    atomic_store(&slot->issued_ns, 0);
+    pthread_mutex_lock(&watchdog->lock);
+    slot->next = watchdog->slots;
+    watchdog->slots = slot;
+    pthread_mutex_unlock(&watchdog->lock);
+}
+
+void brg_watchdog_remove(brg_watchdog *watchdog, brg_watch_slot *slot)
+{
+    pthread_mutex_lock(&watchdog->lock);
+    for (brg_watch_slot **at = &watchdog->slots; *at; at = &(*at)->next)
+        if (*at == slot) {
+            *at = slot->next;
+            break;
+        }
+    pthread_mutex_unlock(&watchdog->lock);
+}
