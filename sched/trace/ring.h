@@ -1,34 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The trace file of one rank: a header page, an append-only table of descriptions, and a ring of
- * fixed-size records, all memory-mapped. Writers never format, never make a system call, never block;
- * what they wrote survives SIGKILL, because the kernel keeps the mapping. When the ring is full the
- * oldest records are overwritten; readers can tell how many were lost.
+ * fixed-size records, all memory-mapped. Writers never format, never make a system call, never
+ * block; what they wrote survives SIGKILL, because the kernel keeps the mapping. When the ring is
+ * full the oldest records are overwritten; readers can tell how many were lost.
  *
  * All times are CLOCK_MONOTONIC nanoseconds of this machine.
  */
 #ifndef BRIGADE_SCHED_TRACE_RING_H
 #define BRIGADE_SCHED_TRACE_RING_H
 
-#include <stdatomic.h>
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "sched/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define BRG_RING_MAGIC "BRGRING\0"
 #define BRG_RING_VERSION 1u
 #define BRG_NO_BUCKET UINT32_MAX
 
 typedef enum brg_rec_kind {
-    BRG_REC_STEP = 1,       /* one step on the compute stream: brg_zero_grad to the next one */
-    BRG_REC_COMPUTE = 2,    /* the trainer's compute; flags = brg_span_kind, aux = name id */
-    BRG_REC_READY = 3,      /* t0: first gradient of the bucket ready (host call), t1: last one ready on
-                               the compute stream */
-    BRG_REC_COLLECTIVE = 4, /* func; bytes = whole bucket; t0, t1 on the comm stream; aux = issue time */
-    BRG_REC_WAIT = 5,       /* a consumer stream stood still for bucket; func of what it waited for */
-    BRG_REC_OPTIMIZER = 6,  /* one optimizer's update on the compute stream; aux = name id */
-    BRG_REC_NORM = 7,       /* gradient norm and clip factor on the compute stream */
-    BRG_REC_CLOCK = 8,      /* t0 = CLOCK_MONOTONIC, t1 = CLOCK_REALTIME, aux = device clock (or 0) */
+    BRG_REC_STEP = 1,    /* one step on the compute stream: brg_zero_grad to the next one */
+    BRG_REC_COMPUTE = 2, /* the trainer's compute; flags = brg_span_kind, aux = name id */
+    BRG_REC_READY = 3, /* t0: first gradient of the bucket ready (host call), t1: last one ready on
+                          the compute stream */
+    BRG_REC_COLLECTIVE =
+        4,            /* func; bytes = whole bucket; t0, t1 on the comm stream; aux = issue time */
+    BRG_REC_WAIT = 5, /* a consumer stream stood still for bucket; func of what it waited for */
+    BRG_REC_OPTIMIZER = 6, /* one optimizer's update on the compute stream; aux = name id */
+    BRG_REC_NORM = 7,      /* gradient norm and clip factor on the compute stream */
+    BRG_REC_CLOCK = 8, /* t0 = CLOCK_MONOTONIC, t1 = CLOCK_REALTIME, aux = device clock (or 0) */
 } brg_rec_kind;
 
 typedef enum brg_func {
@@ -47,7 +52,7 @@ typedef enum brg_func {
 enum { BRG_REC_GROUPED = 1 /* issued in one group call with others that carry the same times */ };
 
 typedef struct brg_rec {
-    _Atomic uint64_t seq; /* ticket + 1 when complete, 0 while being written */
+    uint64_t seq; /* in the file: ticket + 1 when complete, see format.h; callers leave it alone */
     uint64_t t0_ns, t1_ns;
     uint64_t bytes;
     uint32_t step;   /* the step that the span belongs to (a gather: the step that started it) */
@@ -58,7 +63,7 @@ typedef struct brg_rec {
     uint8_t channel_first, channel_count, dtype /* brg_dtype */, func;
     uint64_t aux;
 } brg_rec;
-_Static_assert(sizeof(brg_rec) == 64, "one record is one cache line");
+static_assert(sizeof(brg_rec) == 64, "one record is one cache line");
 
 /* What a bucket id means. */
 typedef struct brg_meta_bucket {
@@ -73,17 +78,20 @@ typedef struct brg_ring brg_ring;
 
 typedef struct brg_ring_options {
     uint32_t rank, world, gpu;
-    int nrec_log2; /* 0: 16 */
+    int nrec_log2;         /* 0: 16; 4 to 26 */
+    uint32_t strtab_bytes; /* space for descriptions; 0: 1 MiB */
 } brg_ring_options;
 
 /* Creates `path` (O_EXCL, 0600, space allocated up front, so that a full disk fails here).
  * BRG_ERR_IO names the path and says when it exists already. */
 brg_status brg_ring_create(const char *path, const brg_ring_options *options, brg_ring **ring);
 
-/* Unmaps; NULL allowed. The file stays. */
+/* Writes a last clock record, marks the file as closed and unmaps; NULL allowed. The file stays. No
+ * other thread may be using the ring. */
 void brg_ring_close(brg_ring *ring);
 
-/* Appends a record; rec->seq is ignored. Any thread, lock-free, no system call. NULL ring: no-op. */
+/* Appends a record; rec->seq is ignored. Any thread, wait-free, no system call. NULL ring: no-op.
+ */
 void brg_ring_put(brg_ring *ring, const brg_rec *rec);
 
 /* Counts records that their maker had to give up (empty pools). */
@@ -97,5 +105,9 @@ uint32_t brg_ring_add_name(brg_ring *ring, const char *name);
 void brg_ring_add_info(brg_ring *ring, const char *key, const char *value);
 
 uint64_t brg_now_ns(void); /* CLOCK_MONOTONIC */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
