@@ -68,6 +68,9 @@ static void boot_id_read(uint8_t id[16])
 static brg_status options_check(const brg_ring_options *options, uint32_t *nrec_log2,
                                 uint32_t *strtab)
 {
+    if (options->rank >= options->world)
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT, "trace ring: rank %u in a world of %u",
+                        options->rank, options->world);
     int log2 = options->nrec_log2 ? options->nrec_log2 : BRG_RING_NREC_LOG2_DEFAULT;
     if (log2 < BRG_RING_NREC_LOG2_MIN || log2 > BRG_RING_NREC_LOG2_MAX)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "trace ring: nrec_log2 is %d, expected %d to %d",
