@@ -9,11 +9,15 @@
 #ifndef BRIGADE_SCHED_TRACE_RING_H
 #define BRIGADE_SCHED_TRACE_RING_H
 
-#include <stdatomic.h>
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "sched/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define BRG_RING_MAGIC "BRGRING\0"
 #define BRG_RING_VERSION 1u
@@ -48,7 +52,7 @@ typedef enum brg_func {
 enum { BRG_REC_GROUPED = 1 /* issued in one group call with others that carry the same times */ };
 
 typedef struct brg_rec {
-    _Atomic uint64_t seq; /* ticket + 1 when complete, 0 while being written */
+    uint64_t seq; /* in the file: ticket + 1 when complete, see format.h; callers leave it alone */
     uint64_t t0_ns, t1_ns;
     uint64_t bytes;
     uint32_t step;   /* the step that the span belongs to (a gather: the step that started it) */
@@ -59,7 +63,7 @@ typedef struct brg_rec {
     uint8_t channel_first, channel_count, dtype /* brg_dtype */, func;
     uint64_t aux;
 } brg_rec;
-_Static_assert(sizeof(brg_rec) == 64, "one record is one cache line");
+static_assert(sizeof(brg_rec) == 64, "one record is one cache line");
 
 /* What a bucket id means. */
 typedef struct brg_meta_bucket {
@@ -74,17 +78,19 @@ typedef struct brg_ring brg_ring;
 
 typedef struct brg_ring_options {
     uint32_t rank, world, gpu;
-    int nrec_log2; /* 0: 16 */
+    int nrec_log2;         /* 0: 16; 4 to 26 */
+    uint32_t strtab_bytes; /* space for descriptions; 0: 1 MiB */
 } brg_ring_options;
 
 /* Creates `path` (O_EXCL, 0600, space allocated up front, so that a full disk fails here).
  * BRG_ERR_IO names the path and says when it exists already. */
 brg_status brg_ring_create(const char *path, const brg_ring_options *options, brg_ring **ring);
 
-/* Unmaps; NULL allowed. The file stays. */
+/* Writes a last clock record, marks the file as closed and unmaps; NULL allowed. The file stays. No
+ * other thread may be using the ring. */
 void brg_ring_close(brg_ring *ring);
 
-/* Appends a record; rec->seq is ignored. Any thread, lock-free, no system call. NULL ring: no-op.
+/* Appends a record; rec->seq is ignored. Any thread, wait-free, no system call. NULL ring: no-op.
  */
 void brg_ring_put(brg_ring *ring, const brg_rec *rec);
 
@@ -99,5 +105,9 @@ uint32_t brg_ring_add_name(brg_ring *ring, const char *name);
 void brg_ring_add_info(brg_ring *ring, const char *key, const char *value);
 
 uint64_t brg_now_ns(void); /* CLOCK_MONOTONIC */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
