@@ -4,7 +4,8 @@
  *     p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
  */
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-math-errno") /* lets the square root be a vector instruction */
+/* Lets the square root and the comparison be vector instructions; results stay the same. */
+#pragma GCC optimize("no-math-errno", "no-trapping-math")
 #endif
 
 #include <float.h>

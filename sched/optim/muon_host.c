@@ -84,8 +84,8 @@ static void step_block(const brg_update_target *target, float *momentum, const b
     for (int64_t g = 0; g < b->num_groups; g++)
         sum += momentum_step(target, momentum, first + (size_t)g * stride, piece, grad_scale, hyper,
                              workspace->x + (size_t)g * piece);
-    brg_ns_normalize_host(workspace->x, rows * b->cols, sum, hyper->eps);
-    const float *update = brg_ns_iterate_host(workspace, rows, b->cols, schedule);
+    const float *update =
+        brg_ns_orthogonalize_host(workspace, rows, b->cols, sum, hyper->eps, schedule);
     double rate =
         hyper->lr * hyper->extra_scale * brg_muon_scale_factor(hyper->scale, rows, b->cols);
     double decay = 1.0 - hyper->lr * hyper->weight_decay;

@@ -37,14 +37,13 @@ brg_status brg_ns_workspace_create(int64_t max_elems, int64_t max_side,
                                    brg_ns_workspace *workspace);
 void brg_ns_workspace_destroy(brg_ns_workspace *workspace);
 
-/* Iterates on the row-major rows x cols matrix in workspace->x, whose largest singular value should
- * be at most 1. Returns where the result is: x or y. */
-float *brg_ns_iterate_host(brg_ns_workspace *workspace, int64_t rows, int64_t cols,
-                           const brg_ns_schedule *schedule);
-
-/* Divides workspace->x by max(sqrt(sum_of_squares), eps), in float64: a norm of 1e-20 or 1e20
- * neither under- nor overflows. A zero matrix stays zero, with eps = 0 too. */
-void brg_ns_normalize_host(float *x, int64_t numel, double sum_of_squares, double eps);
+/* Divides the row-major rows x cols matrix in workspace->x by max(norm, eps), norm being the root
+ * of its sum of squares, and iterates. Division is done in float64: a norm of 1e-20 or 1e20 neither
+ * under- nor overflows. A zero matrix stays zero, with eps = 0 too. Returns where the result is: x
+ * or y. */
+float *brg_ns_orthogonalize_host(brg_ns_workspace *workspace, int64_t rows, int64_t cols,
+                                 double sum_of_squares, double eps,
+                                 const brg_ns_schedule *schedule);
 
 #ifdef __cplusplus
 }

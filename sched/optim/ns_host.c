@@ -60,15 +60,10 @@ void brg_ns_workspace_destroy(brg_ns_workspace *workspace)
     memset(workspace, 0, sizeof *workspace);
 }
 
-void brg_ns_normalize_host(float *x, int64_t numel, double sum_of_squares, double eps)
+static void multiply(float *x, int64_t numel, double factor)
 {
-    double norm = sqrt(sum_of_squares);
-    double floor_norm = norm < eps ? eps : norm; /* a NaN norm stays */
-    if (norm == 0)
-        return;
-    double inverse = 1.0 / floor_norm;
     for (int64_t i = 0; i < numel; i++)
-        x[i] = (float)(x[i] * inverse);
+        x[i] = (float)(x[i] * factor);
 }
 
 /* Copies the upper triangle to the lower one, in tiles so that the strided side stays in cache. */
@@ -104,12 +99,34 @@ static void polynomial(brg_ns_workspace *w, int side, const double *tuple)
         w->poly[(size_t)i * side + i] += a;
 }
 
-float *brg_ns_iterate_host(brg_ns_workspace *workspace, int64_t rows, int64_t cols,
-                           const brg_ns_schedule *schedule)
+/* A vector has one singular value, 1 after normalisation, where the slope of some sets is so steep
+ * (26 in the first step of cans) that float32 would lose half of its digits. Here it costs nothing
+ * to send that one number through the polynomials in float64. */
+static double iterate_scalar(double x, const brg_ns_schedule *schedule)
+{
+    for (int i = 0; i < schedule->num_steps; i++) {
+        const double *tuple = schedule->tuples[i];
+        double a = x * x;
+        x *= tuple[0] + a * (tuple[1] + a * tuple[2]);
+    }
+    return x;
+}
+
+float *brg_ns_orthogonalize_host(brg_ns_workspace *workspace, int64_t rows, int64_t cols,
+                                 double sum_of_squares, double eps, const brg_ns_schedule *schedule)
 {
     int tall = rows > cols;
     int side = (int)(tall ? cols : rows), length = (int)(tall ? rows : cols);
+    double norm = sqrt(sum_of_squares);
+    double divisor = norm < eps ? eps : norm; /* a NaN norm stays */
     float *from = workspace->x, *to = workspace->y;
+    if (norm == 0)
+        return from;
+    if (side == 1) {
+        multiply(from, rows * cols, iterate_scalar(norm / divisor, schedule) / norm);
+        return from;
+    }
+    multiply(from, rows * cols, 1.0 / divisor);
     for (int i = 0; i < schedule->num_steps; i++) {
         brg_blas_gram(tall, side, length, 1.0f, from, 0.0f, workspace->gram);
         polynomial(workspace, side, schedule->tuples[i]);
