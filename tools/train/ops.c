@@ -10,12 +10,14 @@
 #define LAYERNORM_EPS 1e-5f
 
 /* e^x to about one unit in the last place, written so that loops around it become vector code:
- * x = n ln 2 + r with |r| <= ln(2)/2, Taylor series of e^r, then n is added to the exponent. */
+ * x = n ln 2 + r with |r| <= ln(2)/2, Taylor series of e^r, then n is added to the exponent. Beyond
+ * +-60 it stays where it is: nothing here can tell e^-60 from 0, and quotients that end up denormal
+ * make the CPU a hundred times slower. */
 static inline float exp_inline(float x)
 {
     const float round_bias = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
+    x = x < -60.0f ? -60.0f : x;
+    x = x > 60.0f ? 60.0f : x;
     float n = x * 1.44269504089f + round_bias;
     int32_t bits;
     memcpy(&bits, &n, sizeof bits);
