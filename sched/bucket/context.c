@@ -214,11 +214,11 @@ brg_status brg_context_open(const brg_context_options *given, brg_context **out)
     if (!(options.init_timeout_s >= 0 && options.init_timeout_s < 1e9) ||
         !(options.collective_timeout_s >= 0 && options.collective_timeout_s < 1e9) ||
         (options.trace_records_log2 &&
-         (options.trace_records_log2 < 8 || options.trace_records_log2 > 30))) {
+         (options.trace_records_log2 < 8 || options.trace_records_log2 > 26))) {
         status = brg_fail(
             BRG_ERR_INVALID_ARGUMENT,
             "context options out of range: init_timeout_s %g, collective_timeout_s %g "
-            "(0 to 1e9), trace_records_log2 %d (0, or 8 to 30)",
+            "(0 to 1e9), trace_records_log2 %d (0, or 8 to 26)",
             options.init_timeout_s, options.collective_timeout_s, options.trace_records_log2);
         goto fail;
     }
