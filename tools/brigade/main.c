@@ -12,6 +12,7 @@
 /* clang-format off */
 const cli_entry *const cli_commands[] = {
     &cli_bench,
+    &cli_plan,
     &cli_version,
     &cli_completion,
     &cli_help,
