@@ -11,6 +11,11 @@ typedef struct seen_param {
     int bucket;
 } seen_param;
 
+typedef struct bucket_use {
+    int64_t numel; /* of its parameters */
+    int64_t end;   /* of the last of them */
+} bucket_use;
+
 #define BAD(buffer, format, ...)                                                                   \
     brg_fail(BRG_ERR_FORMAT, "buffer %s: " format, (buffer)->name, __VA_ARGS__)
 
@@ -41,6 +46,19 @@ static brg_status check_buckets(const brg_layout *layout, const brg_layout_buffe
     if (buffer->numel != end)
         return BAD(buffer, "numel is %lld, expected %lld, where the last bucket ends",
                    (long long)buffer->numel, (long long)end);
+    return BRG_OK;
+}
+
+static brg_status mark_seen(const brg_layout *layout, int index, const brg_layout_param *place,
+                            seen_param *seen)
+{
+    const brg_layout_buffer *buffer = &layout->buffers[index];
+    if (place->param < 0 || place->param >= layout->num_params)
+        return BAD(buffer, "no parameter has index %d", place->param);
+    if (seen[place->param].buffer >= 0)
+        return BAD(buffer, "parameter \"%s\" is placed a second time",
+                   layout->params[place->param].name);
+    seen[place->param] = (seen_param){.buffer = index, .bucket = place->bucket};
     return BRG_OK;
 }
 
@@ -106,54 +124,74 @@ static brg_status check_place(const brg_layout *layout, const brg_layout_buffer 
 }
 
 /* What a bucket counts as unpadded: all of its parameters, and no padding if layer-wise. */
-static brg_status check_bucket_contents(const brg_layout_buffer *buffer, int index, int64_t numel,
-                                        int64_t last_end)
+static brg_status check_bucket_contents(const brg_layout_buffer *buffer, const bucket_use *used)
 {
-    const brg_layout_bucket *bucket = &buffer->buckets[index];
-    int64_t least = buffer->key.layerwise ? numel : last_end - bucket->start;
-    if (bucket->numel_unpadded < least ||
-        (buffer->key.layerwise && bucket->numel_unpadded != numel))
-        return BAD(buffer, "bucket %d has %lld unpadded elements, expected %s%lld", index,
-                   (long long)bucket->numel_unpadded, buffer->key.layerwise ? "" : "at least ",
-                   (long long)least);
+    for (int i = 0; i < buffer->num_buckets; i++) {
+        const brg_layout_bucket *bucket = &buffer->buckets[i];
+        bool layerwise = buffer->key.layerwise;
+        int64_t least = layerwise ? used[i].numel : used[i].end - bucket->start;
+        if (bucket->numel_unpadded < least || (layerwise && bucket->numel_unpadded != least))
+            return BAD(buffer, "bucket %d has %lld unpadded elements, expected %s%lld", i,
+                       (long long)bucket->numel_unpadded, layerwise ? "" : "at least ",
+                       (long long)least);
+    }
     return BRG_OK;
+}
+
+/* `before` is the one with elements that ends last so far. An empty parameter may stand between two
+ * others, which is where either of them starts or ends. */
+static brg_status check_overlap(const brg_layout *layout, const brg_layout_buffer *buffer,
+                                const brg_layout_param *place, const brg_layout_param *before)
+{
+    bool empty = place->end == place->start;
+    if (place->start >= before->end || (empty && place->start == before->start))
+        return BRG_OK;
+    return BAD(buffer,
+               "parameter \"%s\" at [%lld, %lld) overlaps \"%s\" at "
+               "[%lld, %lld)",
+               layout->params[place->param].name, (long long)place->start, (long long)place->end,
+               layout->params[before->param].name, (long long)before->start,
+               (long long)before->end);
 }
 
 static brg_status check_params(const brg_layout *layout, int index, seen_param *seen)
 {
     const brg_layout_buffer *buffer = &layout->buffers[index];
-    int64_t total = 0, bucket_total = 0;
+    const brg_layout_param *before = NULL;
+    int64_t total = 0;
     brg_status status;
+    bucket_use *used = calloc((size_t)buffer->num_buckets + 1, sizeof *used);
+    if (!used)
+        return brg_fail(BRG_ERR_NO_MEMORY, "no memory to check %d buckets", buffer->num_buckets);
+    for (int i = 0; i < buffer->num_buckets; i++)
+        used[i].end = buffer->buckets[i].start;
+
     for (int i = 0; i < buffer->num_params; i++) {
         const brg_layout_param *place = &buffer->params[i];
-        if (place->param < 0 || place->param >= layout->num_params)
-            return BAD(buffer, "no parameter has index %d", place->param);
-        const char *name = layout->params[place->param].name;
-        if (seen[place->param].buffer >= 0)
-            return BAD(buffer, "parameter \"%s\" is placed a second time", name);
-        seen[place->param] = (seen_param){.buffer = index, .bucket = place->bucket};
+        BRG_TRY(mark_seen(layout, index, place, seen), out);
         BRG_TRY(check_identity(layout, buffer, place), out);
         BRG_TRY(check_place(layout, buffer, place), out);
-
-        const brg_layout_param *before = i > 0 ? place - 1 : NULL;
-        if (before && place->start < before->end)
-            return BAD(buffer,
-                       "parameter \"%s\" at [%lld, %lld) overlaps or precedes \"%s\", which "
-                       "ends at %lld",
-                       name, (long long)place->start, (long long)place->end,
-                       layout->params[before->param].name, (long long)before->end);
-        total += place->end - place->start;
-        bucket_total += place->end - place->start;
-        if (i + 1 == buffer->num_params || place[1].bucket != place->bucket) {
-            BRG_TRY(check_bucket_contents(buffer, place->bucket, bucket_total, place->end), out);
-            bucket_total = 0;
+        if (i > 0 && place->start < place[-1].start) {
+            status = BAD(buffer, "parameter \"%s\" at %lld is listed behind \"%s\" at %lld",
+                         layout->params[place->param].name, (long long)place->start,
+                         layout->params[place[-1].param].name, (long long)place[-1].start);
+            goto out;
         }
+        if (before)
+            BRG_TRY(check_overlap(layout, buffer, place, before), out);
+        if (place->end > place->start)
+            before = place;
+        total += place->end - place->start;
+        used[place->bucket].numel += place->end - place->start;
+        if (place->end > used[place->bucket].end)
+            used[place->bucket].end = place->end;
     }
+    BRG_TRY(check_bucket_contents(buffer, used), out);
     if (buffer->numel_unpadded != total)
-        return BAD(buffer, "numel_unpadded is %lld, expected %lld, the sum over its parameters",
-                   (long long)buffer->numel_unpadded, (long long)total);
-    status = BRG_OK;
+        status = BAD(buffer, "numel_unpadded is %lld, expected %lld, the sum over its parameters",
+                     (long long)buffer->numel_unpadded, (long long)total);
 out:
+    free(used);
     return status;
 }
 

@@ -11,6 +11,10 @@
 
 #include "sched/layout/plan.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct brg_fit_node {
     int64_t fill;     /* aligned: where the next parameter would start */
     brg_ns_cost load; /* work of everything placed on the shard so far */
@@ -34,4 +38,7 @@ void brg_fit_tree_update(brg_fit_tree *tree, int shard, int64_t fill, brg_ns_cos
 /* Least loaded shard with a fill of at most `fill_limit`, -1 if there is none. */
 int brg_fit_tree_find(const brg_fit_tree *tree, int64_t fill_limit);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

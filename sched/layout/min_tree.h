@@ -8,6 +8,10 @@
 
 #include "brigade/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct brg_min_tree {
     int num_leaves; /* a power of two */
     int64_t *min;   /* min[1] is the root, min[num_leaves + i] leaf i */
@@ -20,4 +24,7 @@ void brg_min_tree_set(brg_min_tree *tree, int index, int64_t value);
 int64_t brg_min_tree_get(const brg_min_tree *tree, int index);
 int brg_min_tree_first(const brg_min_tree *tree);
 
+#ifdef __cplusplus
+}
+#endif
 #endif
