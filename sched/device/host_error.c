@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sched/device/host_internal.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static _Thread_local char thread_text[HOST_TEXT_BYTES];
+static _Thread_local brg_status thread_cause;
+
+int host_fail(int code, brg_status cause, const char *format, ...)
+{
+    char text[HOST_TEXT_BYTES]; /* the arguments may point into the old text */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    memcpy(thread_text, text, sizeof text);
+    thread_cause = cause;
+    return code;
+}
+
+const char *host_thread_error(void)
+{
+    return thread_text;
+}
+
+brg_status brg_host_last_cause(void)
+{
+    return thread_cause;
+}
+
+uint64_t host_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void host_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared)
+{
+    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
+                             .tv_nsec = (long)(timeout_ns % 1000000000u)};
+    syscall(SYS_futex, word, shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, value,
+            timeout_ns ? &limit : NULL, NULL, 0);
+}
+
+void host_futex_wake(_Atomic uint32_t *word, bool shared)
+{
+    syscall(SYS_futex, word, shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+void host_sleep_ns(uint64_t ns)
+{
+    struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
+    nanosleep(&pause, NULL);
+}
+
+int host_env_number(const char *name, double fallback, double min, double max, double *value)
+{
+    const char *text = getenv(name);
+    if (!text || !*text) {
+        *value = fallback;
+        return BRG_NCCL_OK;
+    }
+    char *end;
+    errno = 0;
+    double number = strtod(text, &end);
+    if (errno || end == text || *end || !isfinite(number) || number < min || number > max)
+        return host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_INVALID_ARGUMENT,
+                         "environment: %s=%s: expected a number from %g to %g", name, text, min, max);
+    *value = number;
+    return BRG_NCCL_OK;
+}
