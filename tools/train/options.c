@@ -6,7 +6,7 @@
 static train_options chosen = {
     .steps = 300,
     .seed = 1,
-    .global_batch = 32,
+    .global_batch = 16,
     .grad_accumulation = 1,
     .layers = 4,
     .dim = 128,
@@ -18,7 +18,7 @@ static train_options chosen = {
     .optimizer = OPTIMIZER_MUON_ADAMW,
     .overlap = OVERLAP_BOTH,
     .lr = 3e-3,
-    .muon_lr = 0.02,
+    .muon_lr = 0.01,
     .sgd_lr = 0.1,
     .weight_decay = 0.01,
     .clip = 1.0,
@@ -40,7 +40,7 @@ static const cli_option table[] = {
      "What runs under compute: gradient reductions, parameter gathers, both (the default) or none.",
      overlap_names, 0, 0, NULL},
     {"global-batch", 0, CLI_INT, &chosen.global_batch, "N",
-     "Samples a step over all ranks (32); a multiple of ranks times --grad-accumulation.", NULL, 1,
+     "Samples a step over all ranks (16); a multiple of ranks times --grad-accumulation.", NULL, 1,
      65536, NULL},
     {"grad-accumulation", 0, CLI_INT, &chosen.grad_accumulation, "N",
      "Passes a step on each rank, gradients summed locally (1).", NULL, 1, 65536, NULL},
@@ -56,7 +56,7 @@ static const cli_option table[] = {
      NULL, 1, TRAIN_MAX_CHILDREN, NULL},
     {"lr", 0, CLI_DOUBLE, &chosen.lr, "X", "Peak learning rate of AdamW (3e-3).", NULL, 0, 1e3,
      NULL},
-    {"muon-lr", 0, CLI_DOUBLE, &chosen.muon_lr, "X", "Peak learning rate of Muon (0.02).", NULL, 0,
+    {"muon-lr", 0, CLI_DOUBLE, &chosen.muon_lr, "X", "Peak learning rate of Muon (0.01).", NULL, 0,
      1e3, NULL},
     {"sgd-lr", 0, CLI_DOUBLE, &chosen.sgd_lr, "X", "Peak learning rate of SGD (0.1).", NULL, 0, 1e3,
      NULL},
@@ -91,7 +91,8 @@ static const cli_option table[] = {
 };
 
 const cli_command train_command = {
-    .name = "-train",
+    .name = "",
+    .program = "brigade-train",
     .summary = "train a small GPT on a text, as an example of a trainer that uses Brigade",
     .usage = "[options]",
     .details = "Trains a character-level GPT on the CPU with data-parallel ranks. The ranks come "
