@@ -47,12 +47,17 @@ bool cli_use_color(FILE *stream)
     return isatty(fileno(stream));
 }
 
+const char *cli_program(const cli_command *command)
+{
+    return command->program ? command->program : "brigade";
+}
+
 int cli_fail(const cli_command *command, int code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
     fflush(stdout); /* keeps the order when both go to one place */
-    fprintf(stderr, "brigade%s%s: ", command->name[0] ? " " : "", command->name);
+    fprintf(stderr, "%s%s%s: ", cli_program(command), command->name[0] ? " " : "", command->name);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
     va_end(args);
@@ -279,7 +284,7 @@ static int set_value(const cli_command *command, const cli_option *option, const
 
 static int usage_error(const cli_command *command, const char *what)
 {
-    return cli_fail(command, CLI_USAGE, "%s (see 'brigade%s%s --help')", what,
+    return cli_fail(command, CLI_USAGE, "%s (see '%s%s%s --help')", what, cli_program(command),
                     command->name[0] ? " " : "", command->name);
 }
 

@@ -54,12 +54,16 @@ typedef struct cli_command {
                              begin with a space are kept as they are (examples); may be NULL */
     const cli_option *options;
     bool stop_at_positional; /* options end at the first word that is none (run) */
+    const char *program;     /* NULL: "brigade"; programs of their own have an empty name */
 } cli_command;
 
 /* Parses argv[1..]. On success returns -1 and sets *first to the index of the first positional word
  * (argc if none; words are permuted to the end unless stop_at_positional). Otherwise returns the exit
  * code: 0 after --help, CLI_USAGE after printing what is wrong. */
 int cli_parse(const cli_command *command, int argc, char **argv, int *first);
+
+/* "brigade", or the command's own program. */
+const char *cli_program(const cli_command *command);
 
 /* "brigade <command>: <text>" on stderr; returns `code`. */
 int cli_fail(const cli_command *command, int code, const char *format, ...)

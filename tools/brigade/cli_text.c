@@ -185,8 +185,8 @@ void cli_print_help(const cli_command *command, FILE *stream)
     int width = cli_width();
     if (width > DEFAULT_WIDTH)
         width = DEFAULT_WIDTH; /* longer lines are hard to read */
-    fprintf(stream, "Usage: brigade%s%s %s\n\n", command->name[0] ? " " : "", command->name,
-            command->usage);
+    fprintf(stream, "Usage: %s%s%s %s\n\n", cli_program(command), command->name[0] ? " " : "",
+            command->name, command->usage);
     cli_print_wrapped(stream, command->summary, 0, width);
     if (command->details) {
         fputc('\n', stream);
