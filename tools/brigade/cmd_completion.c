@@ -186,8 +186,8 @@ static void zsh_case(const cli_command *owner)
 {
     printf("    %s)\n        _arguments -s", cli_last_word(owner));
     each_option(owner, zsh_option, NULL);
-    puts(!strcmp(owner->name, "run") ? " \\\n            '*::program:_normal' ;;"
-                                     : " \\\n            '*:file:_files' ;;");
+    puts(owner == cli_run.command ? " \\\n            '*::program:_normal' ;;"
+                                  : " \\\n            '*:file:_files' ;;");
 }
 
 static void print_zsh(void)

@@ -150,7 +150,7 @@ static void print_man(const cli_command *page)
          "0: success. 1: a finding, such as a failed check. 2: wrong usage. 3: input that cannot "
          "be\n"
          "read, or output that cannot be written. 4: input that holds no data.");
-    if (!strcmp(page->name, "run"))
+    if (page == cli_run.command)
         puts("Otherwise the status of the first rank that failed, 128+n when signal n killed it; "
              "124\n"
              "after a timeout; 125 when brigade itself failed, 126 when the program cannot be\n"

@@ -11,6 +11,7 @@
 
 /* clang-format off */
 const cli_entry *const cli_commands[] = {
+    &cli_run,
     &cli_bench,
     &cli_plan,
     &cli_version,

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of brigade run. */
+#ifndef BRIGADE_TOOLS_RUN_H
+#define BRIGADE_TOOLS_RUN_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "tools/brigade/cli.h"
+
+struct event_base;
+
+/* What one rank's environment gets on top of ours: "NAME=value". */
+typedef struct run_env {
+    char *items[12];
+    int count;
+} run_env;
+
+typedef struct run_config {
+    const cli_command *command; /* for messages */
+    int ranks;
+    bool set_env;           /* -n was given: RANK and its kin are ours to set */
+    bool prefix;            /* "[rank] " in front of every line */
+    bool quiet;             /* no summary */
+    const char *trace;      /* absolute; NULL: none */
+    const char *trace_name; /* as the user wrote it */
+    int port;
+    int threads; /* of BLAS and OpenMP in each rank */
+    double timeout_s, grace_s;
+    char **argv;
+} run_config;
+
+/* run_env.c: facts of the machine and the environment of the ranks. */
+
+/* Cores that this process may use: affinity, cpuset and CPU quota considered; at least 1. */
+int run_cores(void);
+
+/* Checks that `wanted` is free, or finds a free port for 0; 0 after a message in `error`. */
+int run_free_port(int wanted, char *error, size_t error_bytes);
+
+bool run_env_build(const run_config *config, int rank, run_env *env);
+void run_env_free(run_env *env);
+
+/* Environment and command of every rank, in a form that a shell takes. */
+void run_print(const run_config *config);
+
+/* run_trace.c: the directory of the trace. */
+
+/* Makes the directory, refuses or (with `force`) removes rings of an earlier run; only that of rank
+ * `only` unless that is negative. *path is the absolute name, to be freed. Returns an exit code. */
+int run_trace_prepare(const cli_command *command, const char *dir, bool force, int only,
+                      char **path, bool *created);
+int run_trace_count(const char *dir); /* rings in it */
+
+/* `text` quoted for a shell where that is needed; to be freed. */
+char *run_quote(const char *text);
+
+/* run_spawn.c: processes. */
+
+typedef struct run_spawn {
+    char **argv;
+    const run_env *env;
+    int fds[3];     /* become 0, 1, 2; -1: inherited */
+    bool own_group; /* a process group of its own */
+    const sigset_t *mask;
+} run_spawn;
+
+/* Starts a process that dies with us. Returns 0 or an errno; *in_exec tells that the program itself
+ * could not be executed. */
+int run_spawn_process(const run_spawn *request, pid_t *pid, bool *in_exec);
+
+/* The exit code for a program that exec refused with `error`. */
+int run_exec_code(int error);
+
+/* The guard: a process that kills the watched process groups when we are gone without having said
+ * so, as after SIGKILL. PR_SET_PDEATHSIG alone would leave grandchildren running. */
+typedef struct run_guard {
+    int fd;
+    pid_t pid;
+} run_guard;
+
+int run_guard_start(run_guard *guard); /* 0 or an errno */
+void run_guard_watch(const run_guard *guard, pid_t group);
+void run_guard_forget(const run_guard *guard, pid_t group);
+void run_guard_stop(run_guard *guard);
+
+/* run_output.c: from the ranks' pipes to our stdout and stderr, without ever blocking. */
+
+typedef struct run_sink run_sink;
+typedef struct run_stream run_stream;
+
+run_sink *run_sink_create(struct event_base *base, int fd);
+void run_sink_destroy(run_sink *sink);
+void run_sink_put(run_sink *sink, const char *text, size_t bytes);
+bool run_sink_idle(const run_sink *sink); /* all is written, or cannot be */
+int run_sink_error(const run_sink *sink); /* errno of the write that failed, or 0 */
+
+/* Takes over `fd`. `closed(arg)` is called when the stream has ended and may not be used any more.
+ */
+run_stream *run_stream_create(struct event_base *base, int fd, run_sink *sink, int rank,
+                              void (*closed)(void *arg), void *arg);
+void run_stream_destroy(run_stream *stream); /* what was read is passed on first */
+
+/* run_input.c: the terminal's input to rank 0, which is in another process group and may not read
+ * it. */
+typedef struct run_input run_input;
+run_input *run_input_create(struct event_base *base, int terminal, int pipe);
+void run_input_destroy(run_input *input);
+
+/* run_job.c: starts the ranks, sees them through, returns the exit code. */
+int run_job(const run_config *config);
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/brigade/run.h"
+
+int run_exec_code(int error)
+{
+    return error == ENOENT || error == ENOTDIR ? CLI_NOT_FOUND : CLI_NOT_EXECUTABLE;
+}
+
+static ssize_t read_all(int fd, void *data, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t n = read(fd, (char *)data + done, bytes - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+static ssize_t write_quietly(int fd, const void *data, size_t bytes)
+{
+    ssize_t n;
+    do
+        n = write(fd, data, bytes);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+/* Runs in the child; returns only when exec fails. */
+static int become(const run_spawn *request, pid_t parent)
+{
+    if (request->own_group)
+        setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(CLI_OWN_FAILURE); /* died before the line above */
+    for (int i = 0; i < 3; i++)
+        if (request->fds[i] >= 0 && dup2(request->fds[i], i) < 0)
+            return errno;
+    for (int i = 0; i < request->env->count; i++)
+        if (putenv(request->env->items[i]))
+            return errno;
+    if (!cli_sigpipe_ignored)
+        signal(SIGPIPE, SIG_DFL);
+    sigprocmask(SIG_SETMASK, request->mask, NULL);
+    execvp(request->argv[0], request->argv);
+    return errno;
+}
+
+int run_spawn_process(const run_spawn *request, pid_t *pid, bool *in_exec)
+{
+    int report[2]; /* closed by a successful exec */
+    *in_exec = false;
+    if (pipe2(report, O_CLOEXEC))
+        return errno;
+    pid_t parent = getpid();
+    *pid = fork();
+    if (*pid == 0) {
+        int error = become(request, parent);
+        write_quietly(report[1], &error, sizeof error);
+        _exit(run_exec_code(error));
+    }
+    int error = *pid < 0 ? errno : 0;
+    close(report[1]);
+    if (!error) {
+        if (request->own_group)
+            setpgid(*pid, *pid); /* whoever comes first; fails harmlessly after exec */
+        if (read_all(report[0], &error, sizeof error) == sizeof error) {
+            *in_exec = true;
+            while (waitpid(*pid, NULL, 0) < 0 && errno == EINTR)
+                ;
+        } else {
+            error = 0;
+        }
+    }
+    close(report[0]);
+    return error;
+}
+
+/* The guard's protocol: a positive number is a group to watch, a negative one to forget, 0 the end
+ * of its duty. The end of the pipe without a 0 means that the launcher is dead. */
+static void guard_main(int fd)
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    setsid(); /* out of reach of the terminal, and of signals to the launcher's group */
+    prctl(PR_SET_NAME, "brigade-guard");
+    int null = open("/dev/null", O_RDWR);
+    for (int i = 0; i < 3 && null >= 0; i++)
+        dup2(null, i); /* must hold nobody's pipes open */
+    if (fd != 3)
+        dup2(fd, 3);
+    close_range(4, ~0U, 0);
+    if (chdir("/"))
+        _exit(0);
+    pid_t *groups = NULL;
+    size_t count = 0;
+    int32_t word;
+    while (read_all(3, &word, sizeof word) == sizeof word) {
+        if (word == 0)
+            _exit(0);
+        if (word < 0) {
+            for (size_t i = 0; i < count; i++)
+                if (groups[i] == -word)
+                    groups[i] = groups[--count];
+            continue;
+        }
+        pid_t *more = realloc(groups, (count + 1) * sizeof *groups);
+        if (!more)
+            continue;
+        groups = more;
+        groups[count++] = word;
+    }
+    for (size_t i = 0; i < count; i++)
+        kill(-groups[i], SIGKILL);
+    _exit(0);
+}
+
+int run_guard_start(run_guard *guard)
+{
+    int fds[2];
+    guard->fd = -1;
+    guard->pid = 0;
+    if (pipe2(fds, O_CLOEXEC))
+        return errno;
+    guard->pid = fork();
+    if (guard->pid < 0) {
+        int error = errno;
+        guard->pid = 0;
+        close(fds[0]);
+        close(fds[1]);
+        return error;
+    }
+    if (guard->pid == 0) {
+        close(fds[1]);
+        guard_main(fds[0]);
+    }
+    close(fds[0]);
+    guard->fd = fds[1];
+    return 0;
+}
+
+static void guard_tell(const run_guard *guard, int32_t word)
+{
+    if (guard->fd >= 0)
+        write_quietly(guard->fd, &word, sizeof word);
+}
+
+void run_guard_watch(const run_guard *guard, pid_t group)
+{
+    guard_tell(guard, group);
+}
+
+void run_guard_forget(const run_guard *guard, pid_t group)
+{
+    guard_tell(guard, -group);
+}
+
+void run_guard_stop(run_guard *guard)
+{
+    if (guard->fd < 0)
+        return;
+    guard_tell(guard, 0);
+    close(guard->fd);
+    guard->fd = -1;
+    while (guard->pid > 0 && waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    guard->pid = 0;
+}
