@@ -137,7 +137,8 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
     BRG_TRY(brg_context_follow_locked(ctx, stream, ctx->relay_event), unlock);
     int begin = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
     uint64_t issued_ns = ctx->timeline ? brg_now_ns() : 0;
-    status = brg_context_nccl(ctx, call_locked(ctx, call), "collective");
+    int result = brg_context_count_op_locked(ctx, call_locked(ctx, call));
+    status = brg_context_nccl(ctx, result, "collective");
     int end = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
     brg_rec record = {.kind = BRG_REC_COLLECTIVE,
                       .func = call->kind == ALL_REDUCE ? BRG_FUNC_ALL_REDUCE : BRG_FUNC_BROADCAST,
@@ -153,7 +154,7 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
     BRG_TRY(
         brg_context_rt(ctx, rt->event_record(ctx->relay_done, ctx->comm_stream), "event_record"),
         unlock);
-    brg_watch_issued(&ctx->relay_watch);
+    brg_watch_issued(&ctx->relay_watch, ctx->num_ops, ctx->num_ops);
     done = ctx->relay_done;
 unlock:
     pthread_mutex_unlock(&ctx->issue_lock);
@@ -233,6 +234,7 @@ brg_status brg_context_exchange(brg_context *ctx, const uint64_t *mine, size_t c
     int result = ctx->comm ? ctx->device.nccl->all_gather(slot, buffer, count, BRG_NCCL_UINT64,
                                                           ctx->comm, ctx->comm_stream)
                            : BRG_NCCL_INVALID_USAGE;
+    brg_context_count_op_locked(ctx, result);
     pthread_mutex_unlock(&ctx->issue_lock);
     BRG_TRY(brg_context_nccl(ctx, result, "all_gather"), out);
     BRG_TRY(copy_sync(ctx, all, buffer, bytes * world, BRG_COPY_DEVICE_TO_HOST), out);
@@ -255,6 +257,7 @@ brg_status brg_context_agree(brg_context *ctx, int *values, size_t count)
     int result = ctx->comm ? ctx->device.nccl->broadcast(buffer, buffer, count, BRG_NCCL_INT32, 0,
                                                          ctx->comm, ctx->comm_stream)
                            : BRG_NCCL_INVALID_USAGE;
+    brg_context_count_op_locked(ctx, result);
     pthread_mutex_unlock(&ctx->issue_lock);
     BRG_TRY(brg_context_nccl(ctx, result, "broadcast"), out);
     BRG_TRY(copy_sync(ctx, values, buffer, bytes, BRG_COPY_DEVICE_TO_HOST), out);

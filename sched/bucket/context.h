@@ -18,6 +18,7 @@ struct brg_context {
     brg_stream comm_stream; /* every collective of this context runs here, in one order */
 
     pthread_mutex_t issue_lock;
+    uint64_t num_ops;  /* collectives issued on comm so far */
     void *relay_event; /* hands work between a caller's stream and comm_stream; under issue_lock */
     void *relay_done;
     brg_watch_slot relay_watch;
@@ -42,6 +43,13 @@ static inline brg_status brg_context_check(brg_context *ctx)
 
 /* Makes comm_stream wait for the work now on `stream`. issue_lock held. */
 brg_status brg_context_follow_locked(brg_context *ctx, brg_stream stream, void *event);
+
+/* Call after each collective that the communication library has accepted. issue_lock held. */
+static inline int brg_context_count_op_locked(brg_context *ctx, int result)
+{
+    ctx->num_ops += result == BRG_NCCL_OK;
+    return result;
+}
 
 /* Gathers `count` words of every rank, rank by rank, into `all`. Collective; blocks. */
 brg_status brg_context_exchange(brg_context *ctx, const uint64_t *mine, size_t count,

@@ -27,7 +27,7 @@ static brg_status launch_locked(brg_scheduler *sched, brg_group *group)
         result = nccl->group_start();
     for (int b = 0; b < group->num_buckets && result == BRG_NCCL_OK; b++) {
         brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
-        result = gather_bucket(sched, bucket);
+        result = brg_context_count_op_locked(ctx, gather_bucket(sched, bucket));
         if (result == BRG_NCCL_OK)
             atomic_fetch_add(&bucket->gathers, 1);
     }
@@ -69,6 +69,7 @@ static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
             out);
     uint64_t issued_ns = ctx->timeline ? brg_now_ns() : 0;
     int begin = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
+    uint64_t first_op = ctx->num_ops + 1;
     status = launch_locked(sched, group);
     int end = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
     if (ctx->timeline)
@@ -78,7 +79,7 @@ static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
     BRG_TRY(
         brg_context_rt(ctx, rt->event_record(group->gather_done, ctx->comm_stream), "event_record"),
         out);
-    brg_watch_issued(&group->gather_watch);
+    brg_watch_issued(&group->gather_watch, first_op, ctx->num_ops);
     atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
 out:
     return status;

@@ -47,7 +47,7 @@ static brg_status launch_locked(brg_scheduler *sched, brg_group *group)
         result = nccl->group_start();
     for (int b = 0; b < group->num_buckets && result == BRG_NCCL_OK; b++) {
         brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
-        result = reduce_bucket(sched, bucket);
+        result = brg_context_count_op_locked(ctx, reduce_bucket(sched, bucket));
         if (result == BRG_NCCL_OK)
             atomic_fetch_add(&bucket->reductions, 1);
     }
@@ -93,6 +93,7 @@ brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *gro
         BRG_TRY(brg_sched_check_grads_locked(sched, group), out);
     uint64_t issued_ns = timeline ? brg_now_ns() : 0;
     int begin = brg_timeline_stamp(timeline, ctx->comm_stream);
+    uint64_t first_op = ctx->num_ops + 1;
     status = launch_locked(sched, group);
     int end = brg_timeline_stamp(timeline, ctx->comm_stream);
     if (timeline)
@@ -102,7 +103,7 @@ brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *gro
     BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(group->reduce_done, ctx->comm_stream),
                            "event_record"),
             out);
-    brg_watch_issued(&group->reduce_watch);
+    brg_watch_issued(&group->reduce_watch, first_op, ctx->num_ops);
 out:
     return status;
 }

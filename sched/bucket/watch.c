@@ -2,6 +2,7 @@
 #include "sched/bucket/watch.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -20,8 +21,10 @@ struct brg_watchdog {
     brg_watch_slot *slots;
 };
 
-void brg_watch_issued(brg_watch_slot *slot)
+void brg_watch_issued(brg_watch_slot *slot, uint64_t first_op, uint64_t last_op)
 {
+    atomic_store_explicit(&slot->first_op, first_op, memory_order_relaxed);
+    atomic_store_explicit(&slot->last_op, last_op, memory_order_relaxed);
     atomic_store_explicit(&slot->issued_ns, brg_now_ns(), memory_order_release);
 }
 
@@ -48,13 +51,20 @@ static const brg_watch_slot *oldest_locked(brg_watchdog *watchdog, uint64_t *iss
     return oldest;
 }
 
-static brg_status status_of_result(int result)
+/* What was under way when the communicator failed. A collective that ends in an error counts as
+ * done on its stream, so ask the library how far it came; where it cannot tell, failed collectives
+ * hang. */
+static const brg_watch_slot *failed_slot_locked(brg_watchdog *watchdog)
 {
-    if (result == BRG_NCCL_REMOTE)
-        return BRG_ERR_PEER_LOST;
-    if (result == BRG_NCCL_INVALID_USAGE || result == BRG_NCCL_INVALID_ARGUMENT)
-        return BRG_ERR_MISMATCH;
-    return BRG_ERR_DEVICE;
+    brg_context *ctx = watchdog->ctx;
+    uint64_t done = 0, unused;
+    if (!ctx->device.nccl->comm_num_done ||
+        ctx->device.nccl->comm_num_done(ctx->comm, &done) != BRG_NCCL_OK)
+        return oldest_locked(watchdog, &unused);
+    for (brg_watch_slot *slot = watchdog->slots; slot; slot = slot->next)
+        if (atomic_load(&slot->first_op) <= done + 1 && done + 1 <= atomic_load(&slot->last_op))
+            return slot;
+    return NULL;
 }
 
 /* Returns whether something has been stuck for too long; the context's error says what. */
@@ -69,13 +79,18 @@ static bool look(brg_watchdog *watchdog, bool for_stuck)
     if (ctx->comm && ctx->device.nccl->comm_get_async_error(ctx->comm, &result) != BRG_NCCL_OK)
         result = BRG_NCCL_INTERNAL;
     bool failed = result != BRG_NCCL_OK && result != BRG_NCCL_IN_PROGRESS;
-    const brg_watch_slot *slot = failed || for_stuck ? oldest_locked(watchdog, &issued_ns) : NULL;
+    const brg_watch_slot *slot = NULL;
+    if (failed)
+        slot = failed_slot_locked(watchdog);
+    else if (for_stuck)
+        slot = oldest_locked(watchdog, &issued_ns);
     bool stuck = false;
     if (failed) {
-        const char *text = ctx->device.nccl->last_error(ctx->comm);
-        brg_context_fail(ctx, status_of_result(result), "rank %d: %s%s%s", ctx->rank,
-                         slot ? slot->label : "", slot ? ": " : "",
-                         text && *text ? text : ctx->device.nccl->error_string(result));
+        char what[200];
+        snprintf(what, sizeof what, "rank %d%s%s", ctx->rank, slot ? ": " : "",
+                 slot ? slot->label : "");
+        brg_status status = brg_nccl_status(&ctx->device, result, ctx->comm, what);
+        brg_context_fail(ctx, status, "%s", brg_last_error());
     } else if (slot && watchdog->timeout_ns && brg_now_ns() > issued_ns + watchdog->timeout_ns) {
         stuck = true;
         brg_context_fail(ctx, BRG_ERR_TIMEOUT, "rank %d: %s has not finished for %.1f s", ctx->rank,

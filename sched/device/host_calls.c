@@ -238,6 +238,7 @@ const brg_nccl *brg_host_nccl(void)
         .comm_destroy = host_comm_destroy,
         .comm_abort = host_comm_abort,
         .comm_get_async_error = host_comm_get_async_error,
+        .comm_num_done = host_comm_num_done,
         .comm_count = host_comm_count,
         .comm_user_rank = host_comm_user_rank,
         .comm_device = host_comm_device,

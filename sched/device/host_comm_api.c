@@ -267,6 +267,17 @@ static int get(void *comm, int *out, const char *what, size_t offset)
     return result;
 }
 
+int host_comm_num_done(void *comm, uint64_t *count)
+{
+    int result = host_comm_check(comm, "comm_num_done");
+    if (!result && !count)
+        result = host_fail(BRG_NCCL_INVALID_ARGUMENT, BRG_ERR_INVALID_ARGUMENT,
+                           "comm_num_done: the result pointer is NULL");
+    if (!result)
+        *count = atomic_load(&((host_comm *)comm)->done_seq);
+    return result;
+}
+
 int host_comm_count(void *comm, int *count)
 {
     return get(comm, count, "comm_count", offsetof(host_comm, num_ranks));

@@ -14,6 +14,7 @@ int host_comm_finalize(void *comm);
 int host_comm_destroy(void *comm);
 int host_comm_abort(void *comm);
 int host_comm_get_async_error(void *comm, int *result);
+int host_comm_num_done(void *comm, uint64_t *count);
 int host_comm_count(void *comm, int *count);
 int host_comm_user_rank(void *comm, int *rank);
 int host_comm_device(void *comm, int *device);

@@ -147,8 +147,9 @@ TEST(Bootstrap, ForeignClientDoesNotDisturb)
             address.sin_family = AF_INET;
             address.sin_port = htons((uint16_t)number);
             address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-            if (connect(fd, (sockaddr *)&address, sizeof address) == 0)
+            if (connect(fd, (sockaddr *)&address, sizeof address) == 0) {
                 EXPECT_GE(send(fd, "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL), -1);
+            }
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
             close(fd);
         }

@@ -41,8 +41,10 @@ int train(int rank, int world, const brg_unique_id *id, int victim, int victim_s
     for (int step = 0; status == BRG_OK && step < 200; step++) {
         status = brg_zero_grad(sched, nullptr);
         for (int p = model.size() - 1; status == BRG_OK && p >= 0; p--) {
-            if (rank == victim && step == victim_step && p == 6)
+            if (rank == victim && step == victim_step && p == 6) {
+                usleep(300000); /* until the others wait for it in a bucket's collective */
                 raise(SIGKILL);
+            }
             status = brg_grad_ready(sched, p, nullptr);
         }
         if (status == BRG_OK)

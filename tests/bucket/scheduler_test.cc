@@ -11,7 +11,7 @@
 namespace
 {
 
-struct Setup {
+struct Plan {
     brg_layout_options layout = {};
     brg_scheduler_options sched = {};
     Model model = small_model();
@@ -25,7 +25,7 @@ struct Rank {
     brg_context *ctx;
     int rank, world;
 
-    Rank(brg_context *context, Setup setup)
+    Rank(brg_context *context, Plan setup)
         : model(setup.model), ctx(context), rank(brg_context_rank(context)),
           world(brg_context_world_size(context))
     {
@@ -121,7 +121,7 @@ class Modes : public testing::TestWithParam<Mode>
 TEST_P(Modes, ReducedGradientsEqualFloat64Sums)
 {
     Mode mode = GetParam();
-    Setup setup;
+    Plan setup;
     setup.layout.algorithm = mode.algorithm;
     setup.layout.bucket_size = 500;
     setup.sched.overlap_grad_reduce = mode.overlap;
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Scheduler, ReadinessFromManyThreads)
 {
-    Setup setup;
+    Plan setup;
     setup.layout.bucket_size = 300;
     setup.sched.overlap_grad_reduce = 1;
     run_ranks(2, [&](int, brg_context *ctx) {
@@ -210,7 +210,7 @@ struct SlowWrite {
 
 TEST(Scheduler, ReductionWaitsForTheComputeStream)
 {
-    Setup setup;
+    Plan setup;
     setup.layout.bucket_size = 300;
     setup.sched.overlap_grad_reduce = 1;
     run_ranks(2, [&](int rank, brg_context *ctx) {
@@ -245,7 +245,7 @@ TEST(Scheduler, ReductionWaitsForTheComputeStream)
 
 TEST(Scheduler, SharedParameterIsCountedAsLearned)
 {
-    Setup setup;
+    Plan setup;
     setup.layout.bucket_size = 300;
     setup.sched.overlap_grad_reduce = 1;
     run_ranks(2, [&](int, brg_context *ctx) {
@@ -272,7 +272,7 @@ TEST(Scheduler, SharedParameterIsCountedAsLearned)
 
 TEST(Scheduler, ReadyMoreOftenThanLearnedNamesTheParameter)
 {
-    Setup setup;
+    Plan setup;
     setup.sched.overlap_grad_reduce = 1;
     setup.layout.bucket_size = 300;
     run_ranks(2, [&](int, brg_context *ctx) {
@@ -294,7 +294,7 @@ TEST(Scheduler, ReadyMoreOftenThanLearnedNamesTheParameter)
 TEST(Scheduler, MissingGradientIsAnErrorOrZeros)
 {
     for (int allow : {0, 1}) {
-        Setup setup;
+        Plan setup;
         setup.sched.overlap_grad_reduce = 1;
         setup.sched.allow_unused = allow;
         setup.layout.bucket_size = 300;
@@ -326,7 +326,7 @@ TEST(Scheduler, MissingGradientIsAnErrorOrZeros)
 
 TEST(Scheduler, NeverUsedParameterDoesNotHoldItsBucketBack)
 {
-    Setup setup;
+    Plan setup;
     setup.sched.overlap_grad_reduce = 1;
     setup.sched.allow_unused = 1;
     setup.layout.bucket_size = BRG_BUCKET_SIZE_SMALLEST;
@@ -342,8 +342,9 @@ TEST(Scheduler, NeverUsedParameterDoesNotHoldItsBucketBack)
                     ASSERT_OK(brg_grad_ready(r.sched, p, nullptr));
                 }
             int bucket = brg_scheduler_bucket_of(r.sched, 0);
-            if (step) /* everything is complete: issued without brg_finish_grad_sync() */
+            if (step) { /* everything is complete: issued without brg_finish_grad_sync() */
                 EXPECT_EQ(r.reductions(bucket), (uint64_t)step + 1);
+            }
             ASSERT_OK(brg_finish_grad_sync(r.sched, nullptr));
             EXPECT_EQ(r.reductions(bucket), (uint64_t)step + 1);
         }
@@ -352,7 +353,7 @@ TEST(Scheduler, NeverUsedParameterDoesNotHoldItsBucketBack)
 
 TEST(Scheduler, ChangedPatternIsLearnedAnewWhenAllowed)
 {
-    Setup setup;
+    Plan setup;
     setup.sched.overlap_grad_reduce = 1;
     setup.sched.allow_relearn = 1;
     setup.layout.bucket_size = 300;
@@ -381,7 +382,7 @@ TEST(Scheduler, ChangedPatternIsLearnedAnewWhenAllowed)
 
 TEST(Scheduler, NoSyncAccumulates)
 {
-    Setup setup;
+    Plan setup;
     setup.sched.overlap_grad_reduce = 1;
     setup.layout.bucket_size = 300;
     run_ranks(2, [&](int, brg_context *ctx) {
@@ -406,7 +407,7 @@ TEST(Scheduler, NoSyncAccumulates)
 
 TEST(Scheduler, CallsOutOfOrderAreErrors)
 {
-    Setup setup;
+    Plan setup;
     setup.sched.overlap_grad_reduce = 1;
     run_ranks(1, [&](int, brg_context *ctx) {
         Rank r(ctx, setup);
@@ -430,7 +431,7 @@ TEST(Scheduler, CallsOutOfOrderAreErrors)
 TEST(Scheduler, CheckNamesBucketAndParameter)
 {
     for (int kind = 0; kind < 3; kind++) {
-        Setup setup;
+        Plan setup;
         setup.sched.overlap_grad_reduce = 1;
         setup.sched.check_grads = 1;
         setup.sched.large_grad_norm = kind == 2 ? 100.0 : 0.0;
@@ -469,22 +470,22 @@ TEST(Scheduler, RanksThatDifferGetAnErrorThatSaysWhat)
 {
     struct Case {
         const char *expect;
-        std::function<void(Setup &)> change;
+        std::function<void(Plan &)> change;
     } cases[] = {
         {"bucket size is 301 on rank 1, 300 on rank 0",
-         [](Setup &s) { s.layout.bucket_size = 301; }},
-        {"packing", [](Setup &s) { s.layout.packing = BRG_PACKING_LPT; }},
-        {"layout algorithm", [](Setup &s) { s.layout.algorithm = BRG_ELEMENTWISE; }},
+         [](Plan &s) { s.layout.bucket_size = 301; }},
+        {"packing", [](Plan &s) { s.layout.packing = BRG_PACKING_LPT; }},
+        {"layout algorithm", [](Plan &s) { s.layout.algorithm = BRG_ELEMENTWISE; }},
         {"overlap_param_gather is 1 on rank 1, 0 on rank 0",
-         [](Setup &s) { s.sched.overlap_param_gather = 1; }},
-        {"buckets_per_group is 2", [](Setup &s) { s.sched.buckets_per_group = 2; }},
-        {"number of parameters is 16", [](Setup &s) { s.model.add("more", {3}); }},
-        {"parameter 2", [](Setup &s) { s.model.names[2] = "renamed"; }},
-        {"parameter 4", [](Setup &s) { s.model.params[4].shape[0] = 32; }},
+         [](Plan &s) { s.sched.overlap_param_gather = 1; }},
+        {"buckets_per_group is 2", [](Plan &s) { s.sched.buckets_per_group = 2; }},
+        {"number of parameters is 16", [](Plan &s) { s.model.add("more", {3}); }},
+        {"parameter 2", [](Plan &s) { s.model.names[2] = "renamed"; }},
+        {"parameter 4", [](Plan &s) { s.model.params[4].shape[0] = 32; }},
     };
     for (const Case &c : cases)
         run_ranks(3, [&](int rank, brg_context *ctx) {
-            Setup setup;
+            Plan setup;
             setup.layout.bucket_size = 300;
             if (rank == 1)
                 c.change(setup);
@@ -543,7 +544,7 @@ TEST(Scheduler, GathersEachGroupOnceInAnyMode)
     for (int overlap : {0, 1})
         for (int prefetch : {0, 1, 2})
             for (int per_group : {1, 2}) {
-                Setup setup;
+                Plan setup;
                 setup.layout.bucket_size = 200;
                 setup.sched.overlap_param_gather = overlap;
                 setup.sched.param_gather_prefetch = prefetch;
@@ -583,7 +584,7 @@ TEST(Scheduler, GathersEachGroupOnceInAnyMode)
 
 TEST(Scheduler, PrefetchFollowsTheLearnedForwardOrder)
 {
-    Setup setup;
+    Plan setup;
     setup.layout.algorithm = BRG_ELEMENTWISE;
     setup.layout.bucket_size = BRG_BUCKET_SIZE_SMALLEST; /* a bucket per parameter */
     setup.sched.overlap_param_gather = 1;
@@ -624,7 +625,7 @@ TEST(Scheduler, PrefetchFollowsTheLearnedForwardOrder)
 
 TEST(Scheduler, BroadcastAndMainGrads)
 {
-    Setup setup;
+    Plan setup;
     setup.layout.bucket_size = 300;
     setup.model = small_model();
     run_ranks(3, [&](int rank, brg_context *ctx) {
@@ -654,7 +655,7 @@ TEST(Scheduler, BroadcastAndMainGrads)
 
 TEST(Scheduler, RelearnForgetsCounts)
 {
-    Setup setup;
+    Plan setup;
     setup.sched.overlap_grad_reduce = 1;
     setup.layout.bucket_size = 300;
     run_ranks(2, [&](int, brg_context *ctx) {
@@ -662,8 +663,9 @@ TEST(Scheduler, RelearnForgetsCounts)
         ASSERT_EQ(r.status, BRG_OK) << r.error;
         for (int step = 0; step < 4; step++) {
             int times = step < 2 ? 1 : 2;
-            if (step == 2)
+            if (step == 2) {
                 ASSERT_OK(brg_scheduler_relearn(r.sched));
+            }
             ASSERT_OK(brg_zero_grad(r.sched, nullptr));
             for (int i = 0; i < times; i++)
                 r.backward(step, r.backward_order());

@@ -91,7 +91,7 @@ static brg_status open_all(brg_context **ctx, brg_layout **layout, brg_scheduler
                            brg_stream *stream)
 {
     brg_param *params = calloc((size_t)num_params, sizeof *params);
-    char(*names)[16] = calloc((size_t)num_params, sizeof *names);
+    char(*names)[32] = calloc((size_t)num_params, sizeof *names);
     brg_status status = BRG_ERR_NO_MEMORY;
     if (params && names) {
         for (int64_t p = 0; p < num_params; p++) {
