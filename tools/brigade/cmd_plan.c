@@ -331,37 +331,22 @@ static void print_summary(const brg_layout *layout)
            percent(padded - elements, elements));
 }
 
-/* Elements of the parameters of each bucket, and how many they are. */
-static bool count_buckets(const brg_layout_buffer *buffer, int64_t **elements, int **params)
-{
-    *elements = calloc((size_t)buffer->num_buckets + 1, sizeof **elements);
-    *params = calloc((size_t)buffer->num_buckets + 1, sizeof **params);
-    if (!*elements || !*params)
-        return false;
-    for (int i = 0; i < buffer->num_params; i++) {
-        (*elements)[buffer->params[i].bucket] += buffer->params[i].end - buffer->params[i].start;
-        (*params)[buffer->params[i].bucket]++;
-    }
-    return true;
-}
-
 static void print_buckets(const brg_layout_buffer *buffer)
 {
     char a[32], b[32], c[32];
-    int64_t *elements = NULL;
-    int *params = NULL;
+    int next = 0; /* parameters are in order of start, so in order of buckets */
     printf("\n%s\n%8s %20s %20s %8s %18s %9s\n", buffer->name, "bucket", "start", "end", "params",
            "elements", "padding %");
-    if (count_buckets(buffer, &elements, &params)) {
-        for (int i = 0; i < buffer->num_buckets; i++) {
-            const brg_layout_bucket *bucket = &buffer->buckets[i];
-            printf("%8d %20s %20s %8d %18s %9.2f\n", i, grouped(a, bucket->start),
-                   grouped(b, bucket->end), params[i], grouped(c, elements[i]),
-                   percent(bucket->end - bucket->start - elements[i], elements[i]));
-        }
+    for (int i = 0; i < buffer->num_buckets; i++) {
+        const brg_layout_bucket *bucket = &buffer->buckets[i];
+        int first = next;
+        int64_t elements = 0;
+        for (; next < buffer->num_params && buffer->params[next].bucket == i; next++)
+            elements += buffer->params[next].end - buffer->params[next].start;
+        printf("%8d %20s %20s %8d %18s %9.2f\n", i, grouped(a, bucket->start),
+               grouped(b, bucket->end), next - first, grouped(c, elements),
+               percent(bucket->end - bucket->start - elements, elements));
     }
-    free(elements);
-    free(params);
 }
 
 static int print_layout(const brg_layout *layout)
