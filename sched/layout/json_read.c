@@ -279,7 +279,7 @@ out:
 }
 
 /* Options that only the buffers tell. */
-static brg_status infer_options(brg_layout *layout)
+static void infer_options(brg_layout *layout)
 {
     brg_layout_options *options = &layout->options;
     bool own_type = false;
@@ -299,7 +299,6 @@ static brg_status infer_options(brg_layout *layout)
         options->grad_dtype = BRG_FLOAT32;
         options->grad_dtype_is_param_dtype = 1;
     }
-    return BRG_OK;
 }
 
 static brg_status check_fraction(const json_t *object, const char *where, const char *field,
@@ -357,7 +356,7 @@ static brg_status read_layout(const json_t *root, brg_layout *layout, const name
         layout->num_buffers = (int)i + 1; /* for brg_layout_destroy() */
         BRG_TRY(read_buffer(json_array_get(array, i), where, names, &layout->buffers[i]), out);
     }
-    BRG_TRY(infer_options(layout), out);
+    infer_options(layout);
     BRG_TRY(brg_layout_complete(layout), out);
     for (size_t i = 0; i < count; i++) {
         snprintf(where, sizeof where, "buffers[%zu]", i);
@@ -376,6 +375,8 @@ brg_status brg_layout_from_json(const char *text, size_t bytes, const brg_param 
     int64_t total;
     brg_status status;
 
+    if (!layout)
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_layout_from_json: layout is NULL");
     *layout = NULL;
     brg_layout *made = calloc(1, sizeof *made);
     if (!made)
@@ -392,6 +393,10 @@ brg_status brg_layout_from_json(const char *text, size_t bytes, const brg_param 
         names.sorted[i] = i;
     qsort_r(names.sorted, (size_t)num_params, sizeof *names.sorted, by_name, made->params);
 
+    if (!text) {
+        status = brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_layout_from_json: text is NULL");
+        goto fail;
+    }
     root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!root) {
         status = brg_fail(BRG_ERR_FORMAT, "line %d, column %d: %s", error.line, error.column,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/layout.h"
+#include "tests/seed.h"
 
 namespace
 {
@@ -151,6 +152,38 @@ TEST_F(LayoutJson, NotJson)
     EXPECT_EQ(BRG_ERR_FORMAT, read(std::string("\0\0", 2)));
     EXPECT_EQ(BRG_ERR_FORMAT, read("{\"schema\":1,\"schema\":1}"));
     EXPECT_EQ(BRG_ERR_FORMAT, read(std::string(100000, '[')));
+}
+
+TEST_F(LayoutJson, DamagedDocumentsAreRefusedOrHoldTogether)
+{
+    auto rng = test_rng(8);
+    const std::string whole = document(), alphabet = "0123456789-.,:{}[]\"alpw";
+    int refusals = 0;
+    for (int i = 0; i < 2000 * BRIGADE_TEST_STRESS; i++) {
+        std::string text = whole;
+        for (size_t n = 1 + rng() % 3; n > 0; n--)
+            text[rng() % text.size()] = alphabet[rng() % alphabet.size()];
+        brg_layout *layout = nullptr;
+        brg_status status = brg_layout_from_json(text.data(), text.size(), params.data(),
+                                                 (int)params.size(), &layout);
+        if (status == BRG_OK)
+            EXPECT_EQ(BRG_OK, brg_layout_check(layout)) << text;
+        else
+            EXPECT_EQ(BRG_ERR_FORMAT, status) << text;
+        refusals += status != BRG_OK;
+        brg_layout_destroy(layout);
+    }
+    EXPECT_GT(refusals, 1000);
+}
+
+TEST_F(LayoutJson, NullPointers)
+{
+    brg_layout *layout = nullptr;
+    EXPECT_EQ(BRG_ERR_INVALID_ARGUMENT,
+              brg_layout_from_json(nullptr, 0, params.data(), (int)params.size(), &layout));
+    EXPECT_EQ(BRG_ERR_INVALID_ARGUMENT,
+              brg_layout_from_json("{}", 2, params.data(), (int)params.size(), nullptr));
+    EXPECT_EQ(BRG_ERR_INVALID_ARGUMENT, brg_layout_from_json("{}", 2, nullptr, 3, &layout));
 }
 
 TEST_F(LayoutJson, EveryFieldIsNeededAndHasItsType)
