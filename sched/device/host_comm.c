@@ -39,9 +39,9 @@ static int transport(int32_t *value)
             *value = i;
             return BRG_NCCL_OK;
         }
-    return host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_INVALID_ARGUMENT,
-                     "environment: BRIGADE_HOST_TRANSPORT=%s: expected auto, mapped, copy or staged",
-                     text);
+    return host_fail(
+        BRG_NCCL_INVALID_USAGE, BRG_ERR_INVALID_ARGUMENT,
+        "environment: BRIGADE_HOST_TRANSPORT=%s: expected auto, mapped, copy or staged", text);
 }
 
 int host_comm_name_new(char name[40])
@@ -63,9 +63,9 @@ int host_comm_check(host_comm *c, const char *what)
         return host_fail(BRG_NCCL_INVALID_ARGUMENT, BRG_ERR_INVALID_ARGUMENT,
                          "%s: not a communicator of the host device, or destroyed", what);
     if (c->generation != atomic_load(&host_generation))
-        return host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_STATE,
-                         "%s: the communicator belongs to the process that this one was forked from",
-                         what);
+        return host_fail(
+            BRG_NCCL_INVALID_USAGE, BRG_ERR_STATE,
+            "%s: the communicator belongs to the process that this one was forked from", what);
     return BRG_NCCL_OK;
 }
 
@@ -169,8 +169,7 @@ static int meet(host_comm *c, _Atomic uint32_t *word, uint64_t start_ns, uint64_
             if (r != c->rank && c->peers[r] && host_peer_dead(c->peers[r]))
                 return host_comm_break(c, 0, BRG_NCCL_REMOTE, BRG_ERR_PEER_LOST,
                                        "communicator of %d ranks: rank %d (process %llu) has died",
-                                       c->num_ranks, r,
-                                       (unsigned long long)c->peers[r]->id.pid);
+                                       c->num_ranks, r, (unsigned long long)c->peers[r]->id.pid);
         uint64_t waited = host_now_ns() - start_ns;
         if (waited > limit_ns)
             return meet_failed(c, (double)limit_ns * 1e-9);
