@@ -37,7 +37,6 @@ typedef struct shm_process { /* who a rank is */
     uint8_t cookie[16];      /* random per process */
     uint64_t cookie_address; /* where it lies in the process */
     host_arena_id arena;
-    int32_t transport;
 } shm_process;
 
 enum { SHM_RANK_FREE, SHM_RANK_TAKEN, SHM_RANK_READY };
@@ -146,6 +145,7 @@ struct host_comm {
     uint32_t generation;
     _Atomic uint32_t refs; /* the user's and one for each queued call */
     int num_ranks, rank, device;
+    int transport; /* HOST_TRANSPORT_*: what this rank may use */
     host_segment *segment;
     host_peer **peers;
     uint8_t *reach; /* how this rank reads each peer's memory: HOST_REACH_* */
