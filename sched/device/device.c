@@ -31,8 +31,9 @@ brg_status brg_device_open(brg_device_kind kind, brg_device *device)
         device->nccl = brg_host_nccl();
         return BRG_OK;
     case BRG_DEVICE_CUDA:
-        return brg_fail(BRG_ERR_UNSUPPORTED,
-                        "device cuda: this build of Brigade has no CUDA support; use the device host");
+        return brg_fail(
+            BRG_ERR_UNSUPPORTED,
+            "device cuda: this build of Brigade has no CUDA support; use the device host");
     default:
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "unknown device kind %d", (int)kind);
     }
@@ -92,7 +93,8 @@ brg_status brg_nccl_status(const brg_device *device, int result, void *comm, con
     if (!result)
         return BRG_OK;
     brg_status status = nccl_cause(result);
-    if (device->nccl == brg_host_nccl()) { /* which knows the cause better than NCCL's few codes say */
+    if (device->nccl ==
+        brg_host_nccl()) { /* which knows the cause better than NCCL's few codes say */
         brg_status known = comm ? brg_host_comm_status(comm) : BRG_OK;
         if (known == BRG_OK)
             known = brg_host_last_cause();

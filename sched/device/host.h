@@ -5,13 +5,13 @@
 
 #include "brigade/status.h"
 
-/* Replaces BRIGADE_INIT_TIMEOUT and BRIGADE_COLLECTIVE_TIMEOUT for this process, for communicators made
- * from now on. 0 returns to the environment's value. Any thread. */
+/* Replaces BRIGADE_INIT_TIMEOUT and BRIGADE_COLLECTIVE_TIMEOUT for this process, for communicators
+ * made from now on. 0 returns to the environment's value. Any thread. */
 void brg_host_set_timeouts(double init_s, double collective_s);
 
-/* How the last collective that finished on `comm` moved its data: "inline" (through the descriptors),
- * "direct" (ranks read each other's memory), "staged" (through shared slots), "none" before the first.
- * A static string. Any thread. */
+/* How the last collective that finished on `comm` moved its data: "inline" (through the
+ * descriptors), "direct" (ranks read each other's memory), "staged" (through shared slots), "none"
+ * before the first. A static string. Any thread. */
 const char *brg_host_algorithm(void *comm);
 
 /* Why `comm` is broken, BRG_OK while it is not. Any thread. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of the NCCL-shaped table that moves data: arguments are checked here, on the caller's thread,
- * and the call goes to its stream or its group. */
+/* The part of the NCCL-shaped table that moves data: arguments are checked here, on the caller's
+ * thread, and the call goes to its stream or its group. */
 #include "sched/device/host_comm_api.h"
 #include "sched/device/host_group.h"
 
@@ -62,13 +62,16 @@ static int check_call(host_comm *c, const host_call *call, const char *what)
                          "%s: there is no rank %d among %d ranks", what, call->peer, c->num_ranks);
     if (!call->count)
         return BRG_NCCL_OK;
-    bool sends = call->kind != HOST_RECV && !(call->kind == HOST_BROADCAST && call->peer != c->rank);
-    bool receives = call->kind != HOST_SEND && !(call->kind == HOST_REDUCE && call->peer != c->rank);
+    bool sends =
+        call->kind != HOST_RECV && !(call->kind == HOST_BROADCAST && call->peer != c->rank);
+    bool receives =
+        call->kind != HOST_SEND && !(call->kind == HOST_REDUCE && call->peer != c->rank);
     if (sends && !call->send)
         return invalid(what, "the send buffer is NULL");
     if (receives && !call->recv)
         return invalid(what, "the receive buffer is NULL");
-    if (call->kind == HOST_ALL_TO_ALL && overlap(call->send, call->recv, call->count * elem_bytes * n))
+    if (call->kind == HOST_ALL_TO_ALL &&
+        overlap(call->send, call->recv, call->count * elem_bytes * n))
         return invalid(what, "send and receive buffer overlap");
     return BRG_NCCL_OK;
 }
@@ -90,64 +93,94 @@ static int submit(host_call *call, void *comm, void *stream, const char *what)
 static int all_reduce(const void *send, void *recv, size_t count, int dtype, int op, void *comm,
                       void *stream)
 {
-    host_call call = {.kind = HOST_ALL_REDUCE, .dtype = dtype, .op = op, .peer = -1,
-                      .count = count, .send = send, .recv = recv};
+    host_call call = {.kind = HOST_ALL_REDUCE,
+                      .dtype = dtype,
+                      .op = op,
+                      .peer = -1,
+                      .count = count,
+                      .send = send,
+                      .recv = recv};
     return submit(&call, comm, stream, "all-reduce");
 }
 
 static int reduce_scatter(const void *send, void *recv, size_t recv_count, int dtype, int op,
                           void *comm, void *stream)
 {
-    host_call call = {.kind = HOST_REDUCE_SCATTER, .dtype = dtype, .op = op, .peer = -1,
-                      .count = recv_count, .send = send, .recv = recv};
+    host_call call = {.kind = HOST_REDUCE_SCATTER,
+                      .dtype = dtype,
+                      .op = op,
+                      .peer = -1,
+                      .count = recv_count,
+                      .send = send,
+                      .recv = recv};
     return submit(&call, comm, stream, "reduce-scatter");
 }
 
 static int all_gather(const void *send, void *recv, size_t send_count, int dtype, void *comm,
                       void *stream)
 {
-    host_call call = {.kind = HOST_ALL_GATHER, .dtype = dtype, .peer = -1,
-                      .count = send_count, .send = send, .recv = recv};
+    host_call call = {.kind = HOST_ALL_GATHER,
+                      .dtype = dtype,
+                      .peer = -1,
+                      .count = send_count,
+                      .send = send,
+                      .recv = recv};
     return submit(&call, comm, stream, "all-gather");
 }
 
 static int broadcast(const void *send, void *recv, size_t count, int dtype, int root, void *comm,
                      void *stream)
 {
-    host_call call = {.kind = HOST_BROADCAST, .dtype = dtype, .peer = root,
-                      .count = count, .send = send, .recv = recv};
+    host_call call = {.kind = HOST_BROADCAST,
+                      .dtype = dtype,
+                      .peer = root,
+                      .count = count,
+                      .send = send,
+                      .recv = recv};
     return submit(&call, comm, stream, "broadcast");
 }
 
-static int reduce(const void *send, void *recv, size_t count, int dtype, int op, int root, void *comm,
-                  void *stream)
+static int reduce(const void *send, void *recv, size_t count, int dtype, int op, int root,
+                  void *comm, void *stream)
 {
-    host_call call = {.kind = HOST_REDUCE, .dtype = dtype, .op = op, .peer = root,
-                      .count = count, .send = send, .recv = recv};
+    host_call call = {.kind = HOST_REDUCE,
+                      .dtype = dtype,
+                      .op = op,
+                      .peer = root,
+                      .count = count,
+                      .send = send,
+                      .recv = recv};
     return submit(&call, comm, stream, "reduce");
 }
 
 static int all_to_all(const void *send, void *recv, size_t count_per_rank, int dtype, void *comm,
                       void *stream)
 {
-    host_call call = {.kind = HOST_ALL_TO_ALL, .dtype = dtype, .peer = -1,
-                      .count = count_per_rank, .send = send, .recv = recv};
+    host_call call = {.kind = HOST_ALL_TO_ALL,
+                      .dtype = dtype,
+                      .peer = -1,
+                      .count = count_per_rank,
+                      .send = send,
+                      .recv = recv};
     return submit(&call, comm, stream, "all-to-all");
 }
 
 static int send_to(const void *send, size_t count, int dtype, int peer, void *comm, void *stream)
 {
-    host_call call = {.kind = HOST_SEND, .dtype = dtype, .peer = peer, .count = count, .send = send};
+    host_call call = {
+        .kind = HOST_SEND, .dtype = dtype, .peer = peer, .count = count, .send = send};
     return submit(&call, comm, stream, "send");
 }
 
 static int recv_from(void *recv, size_t count, int dtype, int peer, void *comm, void *stream)
 {
-    host_call call = {.kind = HOST_RECV, .dtype = dtype, .peer = peer, .count = count, .recv = recv};
+    host_call call = {
+        .kind = HOST_RECV, .dtype = dtype, .peer = peer, .count = count, .recv = recv};
     return submit(&call, comm, stream, "receive");
 }
 
-static int redop_create_premul_sum(int *op, const void *scalar, int dtype, int residence, void *comm)
+static int redop_create_premul_sum(int *op, const void *scalar, int dtype, int residence,
+                                   void *comm)
 {
     static const char what[] = "redop_create_premul_sum";
     int result = host_comm_check(comm, what);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives: arrival, comparison of the calls, and the inline and direct ways of moving the data. */
+/* Collectives: arrival, comparison of the calls, and the inline and direct ways of moving the data.
+ */
 #include "sched/device/host_comm.h"
 
 #include <errno.h>
@@ -193,7 +194,8 @@ const void *host_peer_view(host_comm *c, int peer, uint64_t address, uint64_t of
                                                                                            : NULL;
 }
 
-int host_peer_copy(host_comm *c, int peer, void *dst, uint64_t address, uint64_t offset, size_t bytes)
+int host_peer_copy(host_comm *c, int peer, void *dst, uint64_t address, uint64_t offset,
+                   size_t bytes)
 {
     const void *src = host_peer_view(c, peer, address, offset, bytes, dst);
     if (!src)
@@ -247,9 +249,9 @@ static int reduce_direct(collective *k, size_t first, size_t count, char *out)
         size_t skip = (first + done) * k->elem_bytes;
         for (int r = 0; r < c->num_ranks; r++) {
             const shm_slot *slot = slot_of(k, r);
-            const void *src = host_peer_view(c, r, slot->send_address + skip,
-                                             shifted(slot->send_offset, skip), n * k->elem_bytes,
-                                             view);
+            const void *src =
+                host_peer_view(c, r, slot->send_address + skip, shifted(slot->send_offset, skip),
+                               n * k->elem_bytes, view);
             if (!src)
                 return unreadable(k, r);
             if (r == 0)
@@ -352,15 +354,12 @@ static int move_directly(collective *k)
 
 int host_collective_run(host_comm *c, uint64_t seq, const host_call *call)
 {
-    collective k = {.comm = c,
-                    .call = call,
-                    .wait = {.comm = c,
-                             .call = call,
-                             .seq = seq,
-                             .start_ns = host_now_ns(),
-                             .arriving = true},
-                    .elem_bytes = host_dtype_bytes(call->dtype),
-                    .reduction = {.dtype = call->dtype, .op = call->op, .num_ranks = c->num_ranks}};
+    collective k = {
+        .comm = c,
+        .call = call,
+        .wait = {.comm = c, .call = call, .seq = seq, .start_ns = host_now_ns(), .arriving = true},
+        .elem_bytes = host_dtype_bytes(call->dtype),
+        .reduction = {.dtype = call->dtype, .op = call->op, .num_ranks = c->num_ranks}};
     c->arrive_target += (uint32_t)c->num_ranks;
     publish(&k);
     int result = host_wait_count(&k.wait, &c->segment->header->arrive, c->arrive_target);

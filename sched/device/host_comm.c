@@ -27,7 +27,7 @@ static int timeout_ns(_Atomic uint64_t *set, const char *name, double fallback_s
     return result;
 }
 
-static int transport(int32_t *value)
+static int transport(int *value)
 {
     static const char *const names[] = {"auto", "mapped", "copy", "staged"};
     const char *text = getenv("BRIGADE_HOST_TRANSPORT");
@@ -39,9 +39,9 @@ static int transport(int32_t *value)
             *value = i;
             return BRG_NCCL_OK;
         }
-    return host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_INVALID_ARGUMENT,
-                     "environment: BRIGADE_HOST_TRANSPORT=%s: expected auto, mapped, copy or staged",
-                     text);
+    return host_fail(
+        BRG_NCCL_INVALID_USAGE, BRG_ERR_INVALID_ARGUMENT,
+        "environment: BRIGADE_HOST_TRANSPORT=%s: expected auto, mapped, copy or staged", text);
 }
 
 int host_comm_name_new(char name[40])
@@ -63,9 +63,9 @@ int host_comm_check(host_comm *c, const char *what)
         return host_fail(BRG_NCCL_INVALID_ARGUMENT, BRG_ERR_INVALID_ARGUMENT,
                          "%s: not a communicator of the host device, or destroyed", what);
     if (c->generation != atomic_load(&host_generation))
-        return host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_STATE,
-                         "%s: the communicator belongs to the process that this one was forked from",
-                         what);
+        return host_fail(
+            BRG_NCCL_INVALID_USAGE, BRG_ERR_STATE,
+            "%s: the communicator belongs to the process that this one was forked from", what);
     return BRG_NCCL_OK;
 }
 
@@ -116,10 +116,10 @@ static int claim(host_comm *c)
                          c->num_ranks, c->rank,
                          state == SHM_RANK_READY ? (unsigned long long)mine->process.pid : 0ull);
     int result = host_process_identify(&mine->process);
-    if (!result)
-        result = transport(&mine->process.transport);
-    if (result)
+    if (result) {
+        host_segment_unlink(c->segment);
         return result;
+    }
     atomic_store(&mine->claim, SHM_RANK_READY);
     if (atomic_fetch_add(&c->segment->header->attached, 1) + 1 == (uint32_t)c->num_ranks)
         host_segment_unlink(c->segment);
@@ -169,8 +169,7 @@ static int meet(host_comm *c, _Atomic uint32_t *word, uint64_t start_ns, uint64_
             if (r != c->rank && c->peers[r] && host_peer_dead(c->peers[r]))
                 return host_comm_break(c, 0, BRG_NCCL_REMOTE, BRG_ERR_PEER_LOST,
                                        "communicator of %d ranks: rank %d (process %llu) has died",
-                                       c->num_ranks, r,
-                                       (unsigned long long)c->peers[r]->id.pid);
+                                       c->num_ranks, r, (unsigned long long)c->peers[r]->id.pid);
         uint64_t waited = host_now_ns() - start_ns;
         if (waited > limit_ns)
             return meet_failed(c, (double)limit_ns * 1e-9);
@@ -187,7 +186,7 @@ static void publish_reach(host_comm *c)
         [HOST_TRANSPORT_COPY] = HOST_REACH_SAME | HOST_REACH_COPY,
         [HOST_TRANSPORT_STAGED] = 0,
     };
-    unsigned mask = allowed[c->segment->ranks[c->rank].process.transport];
+    unsigned mask = allowed[c->transport];
     size_t row = (size_t)c->rank * (size_t)c->num_ranks;
     for (int r = 0; r < c->num_ranks; r++) {
         c->reach[r] = (uint8_t)(r == c->rank ? HOST_REACH_SAME : c->peers[r]->reach & mask);
@@ -253,6 +252,8 @@ int host_comm_create(host_comm **comm, int num_ranks, const char *name, int rank
     bool claimed = false;
     result = timeout_ns(&collective_timeout_ns, "BRIGADE_COLLECTIVE_TIMEOUT", 600,
                         &c->collective_timeout_ns);
+    if (!result)
+        result = transport(&c->transport);
     if (!result)
         result = host_segment_open(name, num_ranks, start_ns + limit_ns, &c->segment);
     if (!result)

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators of the host engine: what lies in shared memory, and one rank's view of it.
  *
- * All ranks of a communicator share one segment. Everything that one rank tells the others goes through
- * C11 atomics in it; a rank that has to wait sleeps in futex on one of them and looks after its peers
- * every HOST_CHECK_NS. A rank (of the collectives on one communicator) works on one call at a time, in
- * the order in which the calls were made, whatever streams they are on.
+ * All ranks of a communicator share one segment. Everything that one rank tells the others goes
+ * through C11 atomics in it; a rank that has to wait sleeps in futex on one of them and looks after
+ * its peers every HOST_CHECK_NS. A rank (of the collectives on one communicator) works on one call
+ * at a time, in the order in which the calls were made, whatever streams they are on.
  *
  * A collective:
  *   1. every rank writes its call into its slot (seq modulo 2), small inputs too, and arrives;
  *   2. once all have arrived, each compares all slots: any difference breaks the communicator;
  *   3. small: each rank computes its result from the slots. No rank can overwrite slot seq modulo 2
  *      before all have arrived at seq+1, that is, have finished seq.
- *      direct: each rank reads what it needs from its peers' memory, then departs; it returns, and the
- *      user may touch the buffers, when all have departed. All-reduce has one more meeting between its
- *      two halves.
- *      staged: the same through slots in the segment, piece by piece, when some rank cannot read some
- *      other's memory.
+ *      direct: each rank reads what it needs from its peers' memory, then departs; it returns, and
+ * the user may touch the buffers, when all have departed. All-reduce has one more meeting between
+ * its two halves. staged: the same through slots in the segment, piece by piece, when some rank
+ * cannot read some other's memory.
  */
 #ifndef BRIGADE_SCHED_DEVICE_HOST_COMM_H
 #define BRIGADE_SCHED_DEVICE_HOST_COMM_H
@@ -38,7 +37,6 @@ typedef struct shm_process { /* who a rank is */
     uint8_t cookie[16];      /* random per process */
     uint64_t cookie_address; /* where it lies in the process */
     host_arena_id arena;
-    int32_t transport;
 } shm_process;
 
 enum { SHM_RANK_FREE, SHM_RANK_TAKEN, SHM_RANK_READY };
@@ -47,7 +45,7 @@ enum { SHM_HERE, SHM_LEFT, SHM_ABORTED };
 typedef struct shm_rank {
     alignas(HOST_LINE) _Atomic uint32_t claim; /* SHM_RANK_* */
     _Atomic uint32_t presence;                 /* SHM_HERE.. */
-    _Atomic uint32_t inside; /* 1 while the rank reads peers' memory */
+    _Atomic uint32_t inside;                   /* 1 while the rank reads peers' memory */
     shm_process process;
     alignas(HOST_LINE) _Atomic uint32_t doorbell; /* changes whenever a peer did something for us */
     _Atomic uint64_t arrived;  /* seq of the last collective that this rank arrived at */
@@ -71,9 +69,9 @@ typedef struct shm_header {
     uint32_t unused;
     uint64_t bytes;
     uint64_t creator_pid, creator_start_time;
-    alignas(HOST_LINE) _Atomic uint32_t attached;  /* ranks that have claimed their place */
-    _Atomic uint32_t connected;                    /* ranks that have tried to reach all others */
-    alignas(HOST_LINE) _Atomic uint32_t broken;    /* SHM_WHOLE.. */
+    alignas(HOST_LINE) _Atomic uint32_t attached; /* ranks that have claimed their place */
+    _Atomic uint32_t connected;                   /* ranks that have tried to reach all others */
+    alignas(HOST_LINE) _Atomic uint32_t broken;   /* SHM_WHOLE.. */
     int32_t broken_code, broken_cause;
     uint64_t broken_seq; /* collectives before this one may still succeed */
     char broken_text[HOST_TEXT_BYTES];
@@ -104,7 +102,8 @@ typedef struct host_segment {
     struct host_segment *next;
 } host_segment;
 
-int host_segment_open(const char *name, int num_ranks, uint64_t deadline_ns, host_segment **segment);
+int host_segment_open(const char *name, int num_ranks, uint64_t deadline_ns,
+                      host_segment **segment);
 void host_segment_unlink(host_segment *segment); /* idempotent */
 void host_segment_close(host_segment *segment);
 int host_segment_reserve_stage(host_segment *segment, int num_ranks, int rank);
@@ -117,10 +116,10 @@ enum { HOST_TRANSPORT_AUTO, HOST_TRANSPORT_ARENA, HOST_TRANSPORT_COPY, HOST_TRAN
 
 typedef struct host_peer { /* a process that holds a rank of ours; shared by all communicators */
     shm_process id;
-    int pidfd;         /* -1: none */
-    bool visible;      /* its pid means something here */
+    int pidfd;    /* -1: none */
+    bool visible; /* its pid means something here */
     bool dead_at_open;
-    char *arena;       /* its arena in our memory, NULL: not mapped */
+    char *arena; /* its arena in our memory, NULL: not mapped */
     unsigned reach;
     unsigned users;
     struct host_peer *next;
@@ -146,6 +145,7 @@ struct host_comm {
     uint32_t generation;
     _Atomic uint32_t refs; /* the user's and one for each queued call */
     int num_ranks, rank, device;
+    int transport; /* HOST_TRANSPORT_*: what this rank may use */
     host_segment *segment;
     host_peer **peers;
     uint8_t *reach; /* how this rank reads each peer's memory: HOST_REACH_* */
@@ -167,7 +167,7 @@ struct host_comm {
     /* The current call's, used by whoever has the turn. */
     uint32_t arrive_target, meet_target, depart_target;
     uint32_t *mail_sent, *mail_received; /* per peer, calls finished */
-    void *scratch; /* HOST_SCRATCH_BYTES */
+    void *scratch;                       /* HOST_SCRATCH_BYTES */
     _Atomic(const char *) algorithm;
 
     _Atomic uint64_t next_check_ns;
@@ -185,7 +185,7 @@ typedef struct host_wait {
     const host_call *call; /* NULL: none */
     uint64_t seq;          /* 0: not in a collective */
     uint64_t start_ns;
-    bool arriving;         /* peers that have left without arriving will never come */
+    bool arriving; /* peers that have left without arriving will never come */
 } host_wait;
 
 /* host_comm.c */
@@ -213,8 +213,8 @@ int host_wait_change(const host_wait *wait, _Atomic uint32_t *word, uint32_t see
 int host_comm_compare(host_comm *comm, uint64_t seq);
 int host_comm_adopt(host_comm *comm); /* takes over the shared error; returns the code or 0 */
 void host_comm_wake_all(host_comm *comm);
-/* For a rank that gives up on a broken communicator: its user may free memory as soon as the call is
- * over, so no peer thread of this process may still be reading it. */
+/* For a rank that gives up on a broken communicator: its user may free memory as soon as the call
+ * is over, so no peer thread of this process may still be reading it. */
 void host_comm_wait_readers(host_comm *comm);
 
 /* host_text.c */
@@ -229,9 +229,10 @@ int host_collective_staged(host_comm *comm, const host_wait *wait, const host_ca
 /* Copies bytes out of a peer's memory. */
 int host_peer_copy(host_comm *comm, int peer, void *dst, uint64_t address, uint64_t offset,
                    size_t bytes);
-/* The peer's bytes: in place if they can be addressed, otherwise copied to scratch. NULL on failure. */
-const void *host_peer_view(host_comm *comm, int peer, uint64_t address, uint64_t offset, size_t bytes,
-                           void *scratch);
+/* The peer's bytes: in place if they can be addressed, otherwise copied to scratch. NULL on
+ * failure. */
+const void *host_peer_view(host_comm *comm, int peer, uint64_t address, uint64_t offset,
+                           size_t bytes, void *scratch);
 int host_batch_run(host_comm *comm, host_batch *batch);
 
 struct host_batch { /* the sends and receives of one group on one communicator */
@@ -240,7 +241,7 @@ struct host_batch { /* the sends and receives of one group on one communicator *
         size_t done_bytes;
         int previous; /* earlier one in the same direction with the same peer, -1: none */
         bool started, finished;
-    } *ops;
+    } * ops;
     int count, capacity;
     host_marker *finished; /* other streams of the group wait for it; may be NULL */
     host_batch *next;

@@ -92,7 +92,8 @@ int host_comm_init_all(void **comms, int num_devices, const int *devices)
                                "comm_init_all: there is no device %d, only %d devices", device,
                                device_count);
         comms[i] = NULL;
-        jobs[i] = (host_job){.out = &comms[i], .num_ranks = num_devices, .rank = i, .device = device};
+        jobs[i] =
+            (host_job){.out = &comms[i], .num_ranks = num_devices, .rank = i, .device = device};
         memcpy(jobs[i].name, name, sizeof name);
     }
     if (!result)

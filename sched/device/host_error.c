@@ -75,7 +75,8 @@ int host_env_number(const char *name, double fallback, double min, double max, d
     double number = strtod(text, &end);
     if (errno || end == text || *end || !isfinite(number) || number < min || number > max)
         return host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_INVALID_ARGUMENT,
-                         "environment: %s=%s: expected a number from %g to %g", name, text, min, max);
+                         "environment: %s=%s: expected a number from %g to %g", name, text, min,
+                         max);
     *value = number;
     return BRG_NCCL_OK;
 }

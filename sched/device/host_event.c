@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events. Every record makes a marker and hangs it into the event in place of the one before; a wait
- * takes the marker that hangs there now. So a wait keeps its meaning when the event is recorded again,
- * on whatever stream, or destroyed. Markers come from a pool. */
+/* Events. Every record makes a marker and hangs it into the event in place of the one before; a
+ * wait takes the marker that hangs there now. So a wait keeps its meaning when the event is
+ * recorded again, on whatever stream, or destroyed. Markers come from a pool. */
 #include "sched/device/host_internal.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A forked child has its parent's memory but none of its threads. It must neither use the parent's
  * streams and communicators nor write to memory that it shares with the parent and its peers. */
-#include "sched/device/host_internal.h"
 #include "sched/device/host_comm.h"
+#include "sched/device/host_internal.h"
 
 _Atomic uint32_t host_generation;
 pthread_mutex_t host_engine_lock = PTHREAD_MUTEX_INITIALIZER;

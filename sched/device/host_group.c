@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups are a list per thread. At the outermost end, communicators are made first; then, for each
- * communicator, collectives go to their streams in the order of the calls, and all sends and receives
- * follow as one batch, so that their order inside the group does not matter. Collectives come before
- * sends and receives on every rank, whatever the order of the calls in the group. */
+ * communicator, collectives go to their streams in the order of the calls, and all sends and
+ * receives follow as one batch, so that their order inside the group does not matter. Collectives
+ * come before sends and receives on every rank, whatever the order of the calls in the group. */
 #include "sched/device/host_group.h"
 
 #include <stdio.h>
@@ -137,7 +137,8 @@ int host_jobs_run(host_job *jobs, int count)
 {
     int result = BRG_NCCL_OK;
     for (int i = 0; i < count; i++) {
-        jobs[i].running = i + 1 < count && !pthread_create(&jobs[i].thread, NULL, job_thread, &jobs[i]);
+        jobs[i].running =
+            i + 1 < count && !pthread_create(&jobs[i].thread, NULL, job_thread, &jobs[i]);
         if (i + 1 < count && !jobs[i].running) {
             jobs[i].result = host_fail(BRG_NCCL_SYSTEM, BRG_ERR_NO_MEMORY, "cannot start a thread");
             jobs[i].cause = BRG_ERR_NO_MEMORY;
@@ -336,12 +337,12 @@ static int check_self(host_comm *c, const host_batch *batch)
     if (sends == receives)
         return BRG_NCCL_OK;
     return host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_STATE,
-                     "rank %d: %d sends to itself but %d receives from itself in one group", c->rank,
-                     sends, receives);
+                     "rank %d: %d sends to itself but %d receives from itself in one group",
+                     c->rank, sends, receives);
 }
 
-/* Gathers the sends and receives on one communicator, from calls[first] on, and submits them. They run
- * on the first one's stream; the other streams of the batch wait before and after. */
+/* Gathers the sends and receives on one communicator, from calls[first] on, and submits them. They
+ * run on the first one's stream; the other streams of the batch wait before and after. */
 static int submit_batch(group *g, size_t first)
 {
     host_comm *c = g->calls[first].comm;

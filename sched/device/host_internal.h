@@ -61,7 +61,7 @@ void host_fork_prepare(void); /* idempotent: installs the fork handlers */
 
 /* Streams (host_stream.c) and events (host_event.c). */
 
-struct host_marker { /* one record of an event: the point in a stream that waits refer to */
+struct host_marker {        /* one record of an event: the point in a stream that waits refer to */
     _Atomic uint32_t state; /* HOST_MARK_* */
     _Atomic uint32_t refs;
     uint64_t time_ns;          /* valid once done */
@@ -94,13 +94,13 @@ enum { HOST_OP_PREMUL_SUM = BRG_NCCL_NUM_OPS };
 typedef struct host_call { /* one collective, send or receive, as the user asked for it */
     host_kind kind;
     int dtype;
-    int op;    /* BRG_NCCL_SUM.. or HOST_OP_PREMUL_SUM; 0 where there is none */
-    int peer;  /* root, or the other rank of a send or receive; -1 where there is none */
+    int op;   /* BRG_NCCL_SUM.. or HOST_OP_PREMUL_SUM; 0 where there is none */
+    int peer; /* root, or the other rank of a send or receive; -1 where there is none */
     size_t count;
     const void *send;
     void *recv;
-    uint8_t scalar[8];             /* of the pre-multiplied sum */
-    const void *scalar_pointer;    /* read at execution; NULL: scalar holds it */
+    uint8_t scalar[8];          /* of the pre-multiplied sum */
+    const void *scalar_pointer; /* read at execution; NULL: scalar holds it */
 } host_call;
 
 typedef enum host_op_kind {
@@ -149,8 +149,8 @@ int host_device_synchronize(void);
 int host_launch_host_func(void *stream, void (*fn)(void *arg), void *arg);
 int host_memcpy_async(void *dst, const void *src, size_t bytes, int kind, void *stream);
 int host_memset_async(void *dst, int value, size_t bytes, void *stream);
-/* Puts a copy of *op on the stream; a NULL stream runs it at once. If `skip_idle`, and the stream is
- * idle, does nothing and sets *skipped. */
+/* Puts a copy of *op on the stream; a NULL stream runs it at once. If `skip_idle`, and the stream
+ * is idle, does nothing and sets *skipped. */
 int host_stream_push(host_stream *stream, const host_op *op, bool skip_idle, bool *skipped);
 /* True unless the handle comes from before a fork. */
 bool host_stream_valid(const host_stream *stream);
@@ -171,12 +171,12 @@ int host_get_device_count(int *count);
 int host_get_device(int *device);
 int host_set_device(int device);
 
-/* Memory (host_memory.c). Device memory lies in the arena: one memory file per process, which peers map
- * to read each other's memory directly. */
+/* Memory (host_memory.c). Device memory lies in the arena: one memory file per process, which peers
+ * map to read each other's memory directly. */
 typedef struct host_arena_id {
-    int32_t fd;        /* in the owner's process; -1: no arena */
+    int32_t fd; /* in the owner's process; -1: no arena */
     uint64_t device, inode;
-    uint64_t base;     /* address in the owner's process */
+    uint64_t base; /* address in the owner's process */
     uint64_t bytes;
 } host_arena_id;
 

@@ -11,8 +11,8 @@
 
 #define CHUNK 512 /* 16-bit elements widened at a time */
 
-/* T: element, W: type to compute in (unsigned for integers, so that overflow is defined), D: type to
- * divide in. */
+/* T: element, W: type to compute in (unsigned for integers, so that overflow is defined), D: type
+ * to divide in. */
 #define WIDE_KERNELS(NAME, T, W, D)                                                                \
     static void NAME##_first(void *restrict acc, const void *restrict src, const uint8_t *scalar,  \
                              size_t n)                                                             \
@@ -149,7 +149,7 @@ static void f16_narrow(uint16_t *restrict out, const float *restrict in, size_t 
         uint32_t normal = (rebiased + 0xfffu + ((rebiased >> 13) & 1u)) >> 13;
         /* Adding 0.5, whose last place is the smallest half, rounds to a multiple of that. */
         uint32_t tiny = float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000u;
-        uint32_t half = magnitude > 0x7f800000u   ? nan
+        uint32_t half = magnitude > 0x7f800000u    ? nan
                         : magnitude >= 0x47800000u ? 0x7c00u
                         : magnitude >= 0x38800000u ? normal
                                                    : tiny;
@@ -212,19 +212,16 @@ NARROW_KERNELS(bf16)
 #define ENTRY(NAME, ACC)                                                                           \
     {                                                                                              \
         .acc_bytes = sizeof(ACC), .first = NAME##_first, .first_scaled = NAME##_first_scaled,      \
-        .next = {[BRG_NCCL_SUM] = NAME##_sum,                                                      \
-                 [BRG_NCCL_PROD] = NAME##_prod,                                                    \
-                 [BRG_NCCL_MAX] = NAME##_max,                                                      \
-                 [BRG_NCCL_MIN] = NAME##_min,                                                      \
-                 [BRG_NCCL_AVG] = NAME##_sum,                                                      \
-                 [HOST_OP_PREMUL_SUM] = NAME##_sum_scaled},                                        \
+        .next = {[BRG_NCCL_SUM] = NAME##_sum, [BRG_NCCL_PROD] = NAME##_prod,                       \
+                 [BRG_NCCL_MAX] = NAME##_max, [BRG_NCCL_MIN] = NAME##_min,                         \
+                 [BRG_NCCL_AVG] = NAME##_sum, [HOST_OP_PREMUL_SUM] = NAME##_sum_scaled},           \
         .last = NAME##_last, .last_divided = NAME##_last_divided                                   \
     }
 
 const host_kernels KERNEL_TABLE[HOST_NUM_DTYPES] = {
-    [BRG_NCCL_INT8] = ENTRY(i8, int8_t),       [BRG_NCCL_UINT8] = ENTRY(u8, uint8_t),
-    [BRG_NCCL_INT32] = ENTRY(i32, int32_t),    [BRG_NCCL_UINT32] = ENTRY(u32, uint32_t),
-    [BRG_NCCL_INT64] = ENTRY(i64, int64_t),    [BRG_NCCL_UINT64] = ENTRY(u64, uint64_t),
-    [BRG_NCCL_FLOAT16] = ENTRY(f16, float),    [BRG_NCCL_FLOAT32] = ENTRY(f32, float),
-    [BRG_NCCL_FLOAT64] = ENTRY(f64, double),   [BRG_NCCL_BFLOAT16] = ENTRY(bf16, float),
+    [BRG_NCCL_INT8] = ENTRY(i8, int8_t),     [BRG_NCCL_UINT8] = ENTRY(u8, uint8_t),
+    [BRG_NCCL_INT32] = ENTRY(i32, int32_t),  [BRG_NCCL_UINT32] = ENTRY(u32, uint32_t),
+    [BRG_NCCL_INT64] = ENTRY(i64, int64_t),  [BRG_NCCL_UINT64] = ENTRY(u64, uint64_t),
+    [BRG_NCCL_FLOAT16] = ENTRY(f16, float),  [BRG_NCCL_FLOAT32] = ENTRY(f32, float),
+    [BRG_NCCL_FLOAT64] = ENTRY(f64, double), [BRG_NCCL_BFLOAT16] = ENTRY(bf16, float),
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels for processors with AVX2 and F16C. Nothing here may be called before the processor was
- * asked (host_reduce.c). */
+/* The kernels for processors with AVX2 and F16C. Nothing here may be called before the processor
+ * was asked (host_reduce.c). */
 #if defined(__x86_64__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
@@ -28,8 +28,8 @@ static void f16_narrow(uint16_t *restrict out, const float *restrict in, size_t 
         _mm_storeu_si128((void *)(out + i),
                          _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
     for (; i < n; i++)
-        out[i] = (uint16_t)_mm_cvtsi128_si32(
-            _mm_cvtps_ph(_mm_set_ss(in[i]), _MM_FROUND_TO_NEAREST_INT));
+        out[i] =
+            (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(in[i]), _MM_FROUND_TO_NEAREST_INT));
 }
 
 #define HAVE_HALF_CONVERSION

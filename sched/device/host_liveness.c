@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a communicator breaks, and how a rank waits for others without hanging when they never come.
  *
- * The first rank to see an error writes it into the shared header, once; every rank's text is then the
- * same. A communicator never heals. A collective that all ranks have finished still succeeds on a rank
- * that learns of it late, unless the error belongs to it (broken_seq). */
+ * The first rank to see an error writes it into the shared header, once; every rank's text is then
+ * the same. A communicator never heals. A collective that all ranks have finished still succeeds on
+ * a rank that learns of it late, unless the error belongs to it (broken_seq). */
 #include "sched/device/host_comm.h"
 
 #include <stdio.h>
@@ -70,8 +70,8 @@ static bool same_call(const shm_slot *a, const shm_slot *b)
 {
     if (a->kind != b->kind)
         return false;
-    return a->kind == HOST_SPLIT || (a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
-                                     a->count == b->count);
+    return a->kind == HOST_SPLIT ||
+           (a->dtype == b->dtype && a->op == b->op && a->root == b->root && a->count == b->count);
 }
 
 int host_comm_compare(host_comm *c, uint64_t seq)
@@ -224,8 +224,8 @@ int host_wait_change(const host_wait *w, _Atomic uint32_t *word, uint32_t seen)
     return host_comm_look(w);
 }
 
-/* Readers look at `broken` after they have raised `inside`; this looks at `inside` after `broken` was
- * set. */
+/* Readers look at `broken` after they have raised `inside`; this looks at `inside` after `broken`
+ * was set. */
 void host_comm_wait_readers(host_comm *c)
 {
     for (int r = 0; r < c->num_ranks; r++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory. It lies in one sparse memory file per process, the arena, so that one descriptor is
- * enough for a peer to map all of it and read any of it directly. The file has its full size from the
- * start and pages come on first touch: a peer that reads memory which its owner has just freed reads
- * zeros, it does not fault. Where no arena is to be had (address space limits), or it is full, memory
- * comes from malloc and peers take another way. */
+/* Device memory. It lies in one sparse memory file per process, the arena, so that one descriptor
+ * is enough for a peer to map all of it and read any of it directly. The file has its full size
+ * from the start and pages come on first touch: a peer that reads memory which its owner has just
+ * freed reads zeros, it does not fault. Where no arena is to be had (address space limits), or it
+ * is full, memory comes from malloc and peers take another way. */
 #include "sched/device/host_internal.h"
 
 #include <fcntl.h>
@@ -132,7 +132,8 @@ uint64_t host_arena_offset(const void *memory, size_t bytes)
 {
     pthread_mutex_lock(&host_engine_lock);
     uintptr_t base = (uintptr_t)arena.base, at = (uintptr_t)memory;
-    bool inside = base && at >= base && at - base <= arena.bytes && bytes <= arena.bytes - (at - base);
+    bool inside =
+        base && at >= base && at - base <= arena.bytes && bytes <= arena.bytes - (at - base);
     pthread_mutex_unlock(&host_engine_lock);
     return inside ? at - base : UINT64_MAX;
 }

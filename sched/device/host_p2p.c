@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends and receives. Each ordered pair of ranks has a mailbox in the segment, which holds one send at
- * a time: the sender posts where its data lies, the receiver copies it (or takes it piece by piece out
- * of the sender's staging slots) and consumes the send. All sends and receives of a batch advance
- * whenever they can; when none can, the rank sleeps on its doorbell. */
+/* Sends and receives. Each ordered pair of ranks has a mailbox in the segment, which holds one send
+ * at a time: the sender posts where its data lies, the receiver copies it (or takes it piece by
+ * piece out of the sender's staging slots) and consumes the send. All sends and receives of a batch
+ * advance whenever they can; when none can, the rank sleeps on its doorbell. */
 #include "sched/device/host_comm.h"
 
 #include <errno.h>
@@ -90,14 +90,13 @@ static int check_match(host_comm *c, const struct host_p2p *op, const shm_mail *
 {
     if (mail->count == op->call.count && mail->dtype == op->call.dtype)
         return BRG_NCCL_OK;
-    return host_comm_break(c, atomic_load(&c->done_seq) + 1, BRG_NCCL_INVALID_USAGE,
-                           BRG_ERR_MISMATCH,
-                           "send #%u from rank %d to rank %d: rank %d sends %llu %s, rank %d "
-                           "receives %zu %s",
-                           c->mail_received[op->call.peer] + 1, op->call.peer, c->rank,
-                           op->call.peer, (unsigned long long)mail->count,
-                           host_dtype_text(mail->dtype), c->rank, op->call.count,
-                           host_dtype_text(op->call.dtype));
+    return host_comm_break(
+        c, atomic_load(&c->done_seq) + 1, BRG_NCCL_INVALID_USAGE, BRG_ERR_MISMATCH,
+        "send #%u from rank %d to rank %d: rank %d sends %llu %s, rank %d "
+        "receives %zu %s",
+        c->mail_received[op->call.peer] + 1, op->call.peer, c->rank, op->call.peer,
+        (unsigned long long)mail->count, host_dtype_text(mail->dtype), c->rank, op->call.count,
+        host_dtype_text(op->call.dtype));
 }
 
 static void consume(host_comm *c, struct host_p2p *op, shm_mail *mail)
@@ -115,7 +114,8 @@ static int receive_direct(host_comm *c, struct host_p2p *op, shm_mail *mail, con
     atomic_store(inside, 1);
     int result = atomic_load(&c->segment->header->broken) ? host_comm_look(wait) : BRG_NCCL_OK;
     if (!result && bytes)
-        result = host_peer_copy(c, op->call.peer, op->call.recv, mail->address, mail->offset, bytes);
+        result =
+            host_peer_copy(c, op->call.peer, op->call.recv, mail->address, mail->offset, bytes);
     atomic_store(inside, 0);
     if (result && !host_comm_look(wait))
         result = host_comm_break(c, atomic_load(&c->done_seq) + 1, BRG_NCCL_SYSTEM, BRG_ERR_IO,
@@ -211,8 +211,8 @@ static int check_left(host_comm *c, const struct host_p2p *op)
     int peer = op->call.peer;
     if (atomic_load(&c->segment->ranks[peer].presence) == SHM_HERE)
         return BRG_NCCL_OK;
-    const shm_mail *mail = op->call.kind == HOST_SEND ? mailbox(c, c->rank, peer)
-                                                      : mailbox(c, peer, c->rank);
+    const shm_mail *mail =
+        op->call.kind == HOST_SEND ? mailbox(c, c->rank, peer) : mailbox(c, peer, c->rank);
     if (op->call.kind == HOST_SEND ? atomic_load(&mail->consumed) == c->mail_sent[peer]
                                    : atomic_load(&mail->posted) != c->mail_received[peer])
         return BRG_NCCL_OK;

@@ -39,9 +39,10 @@ static uint64_t process_start_time(uint64_t pid, char *state)
     text[length] = 0;
     char *at = strrchr(text, ')'); /* the command before it may hold anything */
     unsigned long long start;
-    if (!at || sscanf(at + 1,
-                      " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                      state, &start) != 2)
+    if (!at ||
+        sscanf(at + 1,
+               " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+               state, &start) != 2)
         return 0;
     return start;
 }
@@ -175,8 +176,8 @@ void host_peer_close(host_peer *peer)
     pthread_mutex_unlock(&host_engine_lock);
 }
 
-/* A process that has ended but was not yet waited for counts as dead: its pidfd is readable, its state
- * is Z. */
+/* A process that has ended but was not yet waited for counts as dead: its pidfd is readable, its
+ * state is Z. */
 bool host_peer_dead(const host_peer *peer)
 {
     if (peer->reach & HOST_REACH_SAME || !peer->visible)

@@ -33,8 +33,8 @@ void host_reduce_first(const host_reduction *r, void *acc, const void *src, cons
 void host_reduce_next(const host_reduction *r, void *acc, const void *src, const uint8_t scalar[8],
                       size_t count)
 {
-    host_kernels_of(r->dtype)->next[r->op](acc, src,
-                                           r->op == HOST_OP_PREMUL_SUM ? scalar : NULL, count);
+    host_kernels_of(r->dtype)->next[r->op](acc, src, r->op == HOST_OP_PREMUL_SUM ? scalar : NULL,
+                                           count);
 }
 
 void host_reduce_last(const host_reduction *r, void *dst, const void *acc, size_t count)

@@ -10,7 +10,8 @@ typedef struct host_kernels { /* of one element type */
     size_t acc_bytes;         /* of an accumulator */
     void (*first)(void *acc, const void *src, const uint8_t *scalar, size_t n);
     void (*first_scaled)(void *acc, const void *src, const uint8_t *scalar, size_t n);
-    void (*next[HOST_OP_PREMUL_SUM + 1])(void *acc, const void *src, const uint8_t *scalar, size_t n);
+    void (*next[HOST_OP_PREMUL_SUM + 1])(void *acc, const void *src, const uint8_t *scalar,
+                                         size_t n);
     void (*last)(void *dst, const void *acc, size_t n);
     void (*last_divided)(void *dst, const void *acc, int divisor, size_t n);
 } host_kernels;

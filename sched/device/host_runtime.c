@@ -10,7 +10,8 @@ static _Thread_local int current_device;
 int host_get_device_count(int *count)
 {
     double value;
-    if (!count || host_env_number("BRIGADE_HOST_DEVICES", DEFAULT_DEVICES, 1, HOST_MAX_DEVICES, &value))
+    if (!count ||
+        host_env_number("BRIGADE_HOST_DEVICES", DEFAULT_DEVICES, 1, HOST_MAX_DEVICES, &value))
         return BRG_RT_INVALID_VALUE;
     if (value != (double)(int)value) {
         host_fail(BRG_RT_INVALID_VALUE, BRG_ERR_INVALID_ARGUMENT,

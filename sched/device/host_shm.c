@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared segment of a communicator: /dev/shm/brigade-<id>. The first rank to come creates it, the
- * last one to attach unlinks it, so in normal operation a name exists only while ranks are arriving.
+/* The shared segment of a communicator: /dev/shm/brigade-<id>. The first rank to come creates it,
+ * the last one to attach unlinks it, so in normal operation a name exists only while ranks are
+ * arriving.
  *
  * Whoever uses a name holds a shared lock (flock) on the file. The kernel drops the lock when the
- * process ends, however it ends; so a segment whose exclusive lock can be had belongs to nobody that
- * lives, and the next start removes it. Because another start may do so between our open and our lock,
- * the link count is checked once the lock is held. */
+ * process ends, however it ends; so a segment whose exclusive lock can be had belongs to nobody
+ * that lives, and the next start removes it. Because another start may do so between our open and
+ * our lock, the link count is checked once the lock is held. */
 #include "sched/device/host_comm.h"
 
 #include <dirent.h>
@@ -60,7 +61,8 @@ static void sweep(void)
     while ((entry = readdir(directory))) {
         if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1))
             continue;
-        int fd = openat(dirfd(directory), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        int fd =
+            openat(dirfd(directory), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (fd < 0)
             continue;
         struct stat status;
@@ -151,9 +153,10 @@ static int join(host_segment *s, int num_ranks, uint64_t deadline_ns)
     }
     arrange(s, num_ranks);
     if (!result && header->version != SHM_VERSION)
-        result = host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_MISMATCH,
-                           "shared memory %s: made by another version of Brigade (format %u, here %u)",
-                           s->name, header->version, SHM_VERSION);
+        result =
+            host_fail(BRG_NCCL_INVALID_USAGE, BRG_ERR_MISMATCH,
+                      "shared memory %s: made by another version of Brigade (format %u, here %u)",
+                      s->name, header->version, SHM_VERSION);
     else if (!result && header->num_ranks != (uint32_t)num_ranks)
         result = host_fail(BRG_NCCL_INVALID_ARGUMENT, BRG_ERR_MISMATCH,
                            "communicator: this rank says %d ranks, another one says %u", num_ranks,
@@ -277,11 +280,12 @@ void host_segment_close(host_segment *s)
 int host_segment_reserve_stage(host_segment *s, int num_ranks, int rank)
 {
     size_t bytes = 2 * HOST_STAGE_BYTES;
-    int error = posix_fallocate(s->fd, (off_t)(s->stage_offset + (size_t)rank * bytes), (off_t)bytes);
+    int error =
+        posix_fallocate(s->fd, (off_t)(s->stage_offset + (size_t)rank * bytes), (off_t)bytes);
     if (error)
         return host_fail(BRG_NCCL_SYSTEM, BRG_ERR_NO_MEMORY,
-                         "rank %d of %d: no room for %zu bytes of staging in %s: %s", rank, num_ranks,
-                         bytes, DIRECTORY, strerror(error));
+                         "rank %d of %d: no room for %zu bytes of staging in %s: %s", rank,
+                         num_ranks, bytes, DIRECTORY, strerror(error));
     return BRG_NCCL_OK;
 }
 

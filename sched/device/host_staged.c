@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives through the staging slots, for ranks that cannot read each other's memory. Every rank has
- * two slots of HOST_STAGE_BYTES. A round: each writes a piece of its input into slot (round modulo 2),
- * all meet, each reads what it needs. One meeting a round is enough: nobody can write slot (round
- * modulo 2) again before all have come to the meeting of round + 1, and so have read round. All-reduce
- * takes two meetings a round and uses slot 0 for inputs, slot 1 for results. */
+/* Collectives through the staging slots, for ranks that cannot read each other's memory. Every rank
+ * has two slots of HOST_STAGE_BYTES. A round: each writes a piece of its input into slot (round
+ * modulo 2), all meet, each reads what it needs. One meeting a round is enough: nobody can write
+ * slot (round modulo 2) again before all have come to the meeting of round + 1, and so have read
+ * round. All-reduce takes two meetings a round and uses slot 0 for inputs, slot 1 for results. */
 #include "sched/device/host_comm.h"
 
 #include <string.h>
@@ -65,7 +65,8 @@ static size_t room_elems(const staged *k, bool divided)
     return bytes / k->elem_bytes;
 }
 
-static int whole_input(staged *k) /* all-gather, broadcast, reduce: everybody's input, or the root's */
+static int
+whole_input(staged *k) /* all-gather, broadcast, reduce: everybody's input, or the root's */
 {
     host_comm *c = k->comm;
     const host_call *call = k->call;
@@ -81,7 +82,8 @@ static int whole_input(staged *k) /* all-gather, broadcast, reduce: everybody's 
             return result;
         if (call->kind == HOST_ALL_GATHER) {
             for (int r = 0; r < c->num_ranks; r++)
-                memcpy(recv + ((size_t)r * call->count + at) * size, slot(k, r, k->round), n * size);
+                memcpy(recv + ((size_t)r * call->count + at) * size, slot(k, r, k->round),
+                       n * size);
         } else if (call->kind == HOST_BROADCAST) {
             memcpy(recv + at * size, slot(k, call->peer, k->round), n * size);
         } else if (call->peer == c->rank) {

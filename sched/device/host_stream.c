@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams: a queue and a worker thread each. The queue is a ring that grows when it is full and never
- * shrinks, so that putting work on a stream allocates nothing in the steady state. */
-#include "sched/device/host_internal.h"
+/* Streams: a queue and a worker thread each. The queue is a ring that grows when it is full and
+ * never shrinks, so that putting work on a stream allocates nothing in the steady state. */
 #include "sched/device/host_comm.h"
+#include "sched/device/host_internal.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -16,8 +16,8 @@ struct host_stream {
     pthread_cond_t work; /* the worker sleeps here */
     pthread_cond_t done; /* synchronize sleeps here */
     host_op *ring;
-    uint64_t capacity;  /* a power of two */
-    uint64_t enqueued;  /* both count operations since the stream was made */
+    uint64_t capacity; /* a power of two */
+    uint64_t enqueued; /* both count operations since the stream was made */
     uint64_t completed;
     unsigned waiters;
     bool sleeping, stopping;

@@ -1,0 +1,627 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks see when others die, leave, come late or call something else, and what stays behind.
+ */
+#include "tests/device/ranks.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+
+#include <atomic>
+#include <chrono>
+
+namespace
+{
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start)
+{
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void nap(int ms)
+{
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
+
+/* Flags shared by the rank processes of a test. */
+struct Board {
+    std::atomic<int> *flags;
+    Board()
+    {
+        void *page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        EXPECT_NE(page, MAP_FAILED);
+        flags = new (page) std::atomic<int>[16]();
+    }
+    ~Board()
+    {
+        munmap(flags, 4096);
+    }
+    void wait_for(int flag, int value)
+    {
+        while (flags[flag] < value)
+            nap(5);
+    }
+    Board(const Board &) = delete;
+    Board &operator=(const Board &) = delete;
+};
+
+int reduce_ones(Rank &rank, float *value, void *stream)
+{
+    *value = 1;
+    return nccl()->all_reduce(value, value, 1, BRG_NCCL_FLOAT32, BRG_NCCL_SUM, rank.comm, stream);
+}
+
+void expect_sum(Rank &rank)
+{
+    float value;
+    ASSERT_EQ(reduce_ones(rank, &value, rank.stream), 0) << rank.text();
+    rank.sync();
+    ASSERT_EQ(rank.async_error(), 0) << rank.text();
+    ASSERT_EQ(value, (float)rank.size);
+}
+
+void expect_text(Rank &rank, std::initializer_list<const char *> parts)
+{
+    for (const char *part : parts)
+        EXPECT_NE(rank.text().find(part), std::string::npos)
+            << "rank " << rank.rank << " says \"" << rank.text() << "\", without \"" << part
+            << "\"";
+}
+
+/* After an error: the code stays, calls fail at once, the stream goes on. */
+void expect_broken(Rank &rank)
+{
+    EXPECT_NE(rank.async_error(), 0);
+    float value = 0;
+    Clock::time_point start = Clock::now();
+    EXPECT_EQ(reduce_ones(rank, &value, rank.stream), BRG_NCCL_REMOTE);
+    EXPECT_EQ(reduce_ones(rank, &value, nullptr), BRG_NCCL_REMOTE);
+    bool ran = false;
+    EXPECT_EQ(rt()->launch_host_func(
+                  rank.stream, [](void *flag) { *(bool *)flag = true; }, &ran),
+              0);
+    rank.sync();
+    EXPECT_TRUE(ran);
+    EXPECT_LT(seconds_since(start), 2.0);
+}
+
+int wait_for_async_error(Rank &rank, double limit_s)
+{
+    Clock::time_point start = Clock::now();
+    int error;
+    while (!(error = rank.async_error()) && seconds_since(start) < limit_s)
+        nap(20);
+    return error;
+}
+
+struct Call {
+    const char *text;
+    std::function<int(Rank &, float *)> make;
+};
+
+const Call calls[] = {
+    {"all-gather of 4 fp32",
+     [](Rank &r, float *m) {
+         return nccl()->all_gather(m, m + 4096, 4, BRG_NCCL_FLOAT32, r.comm, r.stream);
+     }},
+    {"all-gather of 5 fp32",
+     [](Rank &r, float *m) {
+         return nccl()->all_gather(m, m + 4096, 5, BRG_NCCL_FLOAT32, r.comm, r.stream);
+     }},
+    {"all-gather of 4 i32",
+     [](Rank &r, float *m) {
+         return nccl()->all_gather(m, m + 4096, 4, BRG_NCCL_INT32, r.comm, r.stream);
+     }},
+    {"reduce-scatter (sum) of 4 fp32",
+     [](Rank &r, float *m) {
+         return nccl()->reduce_scatter(m, m + 4096, 4, BRG_NCCL_FLOAT32, BRG_NCCL_SUM, r.comm,
+                                       r.stream);
+     }},
+    {"reduce-scatter (max) of 4 fp32",
+     [](Rank &r, float *m) {
+         return nccl()->reduce_scatter(m, m + 4096, 4, BRG_NCCL_FLOAT32, BRG_NCCL_MAX, r.comm,
+                                       r.stream);
+     }},
+    {"broadcast of 4 fp32 from rank 0",
+     [](Rank &r, float *m) {
+         return nccl()->broadcast(m, m, 4, BRG_NCCL_FLOAT32, 0, r.comm, r.stream);
+     }},
+    {"broadcast of 4 fp32 from rank 1",
+     [](Rank &r, float *m) {
+         return nccl()->broadcast(m, m, 4, BRG_NCCL_FLOAT32, 1, r.comm, r.stream);
+     }},
+    {"all-reduce (avg) of 20000 bf16", /* large against small */
+     [](Rank &r, float *m) {
+         return nccl()->all_reduce(m, m, 20000, BRG_NCCL_BFLOAT16, BRG_NCCL_AVG, r.comm, r.stream);
+     }},
+};
+
+TEST(Mismatch, NamesBothRanksAndBothCalls)
+{
+    SegmentCheck check;
+    const int pairs[][2] = {{0, 1}, {0, 2}, {0, 3}, {3, 4}, {5, 6}, {7, 0}};
+    for (auto &pair : pairs) {
+        const Call &usual = calls[pair[0]], &odd = calls[pair[1]];
+        brg_unique_id id = new_id();
+        run_processes(3, [&](int r) {
+            Rank rank(id, 3, r);
+            Memory memory(256 << 10);
+            expect_sum(rank);
+            ASSERT_EQ((r == 2 ? odd : usual).make(rank, (float *)memory.data), 0);
+            rank.sync();
+            EXPECT_EQ(rank.async_error(), BRG_NCCL_INVALID_USAGE);
+            EXPECT_EQ(brg_host_comm_status(rank.comm), BRG_ERR_MISMATCH);
+            std::string text = std::string("collective #2: rank 0 calls ") + usual.text +
+                               ", rank 2 calls " + odd.text;
+            EXPECT_EQ(rank.text(), text);
+            expect_broken(rank);
+        });
+    }
+    EXPECT_TRUE(check.left().empty());
+}
+
+TEST(Mismatch, OfOrder)
+{
+    brg_unique_id id = new_id();
+    run_processes(2, [&](int r) {
+        Rank rank(id, 2, r);
+        Memory memory(256 << 10);
+        for (int i : {r, 1 - r})
+            nccl()->group_start(), calls[i * 3].make(rank, (float *)memory.data),
+                nccl()->group_end();
+        rank.sync();
+        EXPECT_NE(rank.async_error(), 0);
+        expect_text(rank, {"collective #1", "rank 0 calls all-gather of 4 fp32",
+                           "rank 1 calls reduce-scatter (sum) of 4 fp32"});
+    });
+}
+
+TEST(Mismatch, IsSeenEvenWhenARankIsMissing)
+{
+    brg_unique_id id = new_id();
+    Board board;
+    run_processes(3, [&](int r) {
+        Rank rank(id, 3, r);
+        Memory memory(256 << 10);
+        if (r == 2) {
+            board.wait_for(0, 2);
+            EXPECT_NE(wait_for_async_error(rank, 5), 0);
+            return;
+        }
+        ASSERT_EQ(calls[r].make(rank, (float *)memory.data), 0);
+        rank.sync();
+        EXPECT_EQ(rank.async_error(), BRG_NCCL_INVALID_USAGE);
+        expect_text(rank,
+                    {"rank 0 calls all-gather of 4 fp32", "rank 1 calls all-gather of 5 fp32"});
+        board.flags[0]++;
+    });
+}
+
+TEST(Mismatch, OfSendAndReceive)
+{
+    brg_unique_id id = new_id();
+    run_processes(2, [&](int r) {
+        Rank rank(id, 2, r);
+        float data[8] = {};
+        if (r == 0)
+            ASSERT_EQ(nccl()->send(data, 4, BRG_NCCL_FLOAT32, 1, rank.comm, rank.stream), 0);
+        else
+            ASSERT_EQ(nccl()->recv(data, 8, BRG_NCCL_FLOAT32, 0, rank.comm, rank.stream), 0);
+        rank.sync();
+        EXPECT_NE(rank.async_error(), 0);
+        expect_text(rank, {"rank 0 sends 4 fp32", "rank 1 receives 8 fp32"});
+    });
+}
+
+/* Rank 2 dies; the parent does not reap it before the others have ended. */
+void killed_rank(bool others_wait)
+{
+    brg_unique_id id = new_id();
+    Board board;
+    SegmentCheck check;
+    std::vector<pid_t> pids;
+    for (int r = 0; r < 4; r++)
+        pids.push_back(fork_rank(r, [&](int rank_number) {
+            Rank rank(id, 4, rank_number);
+            Memory memory(1 << 20);
+            expect_sum(rank);
+            board.flags[0]++;
+            board.wait_for(0, 4);
+            if (rank_number == 2)
+                raise(SIGKILL);
+            Clock::time_point start = Clock::now();
+            if (others_wait) {
+                ASSERT_EQ(nccl()->all_reduce(memory.data, memory.data, 1 << 18, BRG_NCCL_FLOAT32,
+                                             BRG_NCCL_SUM, rank.comm, rank.stream),
+                          0);
+                rank.sync();
+            } else {
+                wait_for_async_error(rank, 10);
+            }
+            EXPECT_LT(seconds_since(start), 5.0);
+            EXPECT_EQ(rank.async_error(), BRG_NCCL_REMOTE);
+            expect_text(rank, {"rank 2", "has died"});
+            if (others_wait)
+                expect_text(rank, {"collective #2", "all-reduce (sum) of 262144 fp32"});
+            EXPECT_EQ(brg_host_comm_status(rank.comm), BRG_ERR_PEER_LOST);
+            expect_broken(rank);
+        }));
+    for (int r : {0, 1, 3, 2}) {
+        int status = wait_rank(pids[(size_t)r]);
+        if (r == 2)
+            EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        else
+            EXPECT_EQ(status, 0) << "rank " << r;
+    }
+    EXPECT_TRUE(check.left().empty());
+}
+
+TEST(Killed, WhileOthersAreInACollective)
+{
+    killed_rank(true);
+}
+
+TEST(Killed, WhileOthersAreIdle)
+{
+    killed_rank(false);
+}
+
+TEST(Killed, WhileAPeerReceives)
+{
+    brg_unique_id id = new_id();
+    std::vector<pid_t> pids;
+    for (int r = 0; r < 2; r++)
+        pids.push_back(fork_rank(r, [&](int rank_number) {
+            Rank rank(id, 2, rank_number);
+            expect_sum(rank);
+            if (rank_number == 1)
+                raise(SIGKILL);
+            float data[4];
+            Clock::time_point start = Clock::now();
+            ASSERT_EQ(nccl()->recv(data, 4, BRG_NCCL_FLOAT32, 1, rank.comm, rank.stream), 0);
+            rank.sync();
+            EXPECT_LT(seconds_since(start), 5.0);
+            EXPECT_EQ(rank.async_error(), BRG_NCCL_REMOTE);
+            expect_text(rank, {"rank 1", "has died", "receive of 4 fp32 from rank 1"});
+        }));
+    EXPECT_EQ(wait_rank(pids[0]), 0);
+    wait_rank(pids[1]);
+}
+
+TEST(Killed, DuringInit)
+{
+    brg_unique_id id = new_id();
+    SegmentCheck check;
+    pid_t victim = fork_rank(1, [&](int) {
+        void *comm;
+        nccl()->comm_init_rank(&comm, 3, id, 1);
+    });
+    while (check.left().empty())
+        nap(5);
+    nap(100);
+    kill(victim, SIGKILL);
+    pid_t other = fork_rank(0, [&](int) {
+        void *comm;
+        EXPECT_NE(nccl()->comm_init_rank(&comm, 3, id, 0), 0);
+        std::string text = nccl()->last_error(nullptr);
+        EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+        EXPECT_NE(text.find("has died"), std::string::npos) << text;
+        EXPECT_EQ(comm, nullptr);
+    });
+    EXPECT_EQ(wait_rank(other), 0);
+    wait_rank(victim);
+    EXPECT_TRUE(check.left().empty());
+}
+
+TEST(Left, WhileOthersNeedIt)
+{
+    for (bool threads : {false, true}) {
+        brg_unique_id id = new_id();
+        auto body = [&](int r) {
+            Rank rank(id, 3, r);
+            expect_sum(rank);
+            if (r == 1)
+                return;
+            Clock::time_point start = Clock::now();
+            float value;
+            int result = reduce_ones(rank, &value, rank.stream);
+            EXPECT_TRUE(result == 0 || result == BRG_NCCL_REMOTE);
+            rank.sync();
+            EXPECT_LT(seconds_since(start), 5.0);
+            EXPECT_EQ(rank.async_error(), BRG_NCCL_REMOTE);
+            expect_text(rank,
+                        {"rank 1", "has left", "collective #2", "all-reduce (sum) of 1 fp32"});
+        };
+        if (threads)
+            run_threads(3, body);
+        else
+            run_processes(3, body);
+    }
+}
+
+TEST(Left, IsNoErrorForThoseWhoDoNotNeedIt)
+{
+    brg_unique_id id = new_id();
+    run_processes(3, [&](int r) {
+        Rank rank(id, 3, r);
+        expect_sum(rank);
+        if (r == 1)
+            return;
+        nap(700);
+        EXPECT_EQ(rank.async_error(), 0) << rank.text();
+    });
+}
+
+TEST(Late, CollectiveTimeOutNamesTheLateRank)
+{
+    brg_unique_id id = new_id();
+    Board board;
+    run_processes(3, [&](int r) {
+        brg_host_set_timeouts(0, 0.6);
+        Rank rank(id, 3, r);
+        expect_sum(rank);
+        if (r == 1) {
+            board.wait_for(0, 2);
+            EXPECT_NE(rank.async_error(), 0);
+            return;
+        }
+        float value;
+        ASSERT_EQ(reduce_ones(rank, &value, rank.stream), 0);
+        rank.sync();
+        EXPECT_EQ(rank.async_error(), BRG_NCCL_REMOTE);
+        EXPECT_EQ(brg_host_comm_status(rank.comm), BRG_ERR_TIMEOUT);
+        expect_text(rank, {"collective #2", "all-reduce (sum) of 1 fp32",
+                           "rank 1 did not arrive within 0.6 s"});
+        board.flags[0]++;
+    });
+}
+
+TEST(Late, InitTimeOutNamesTheMissingRanks)
+{
+    brg_unique_id id = new_id();
+    SegmentCheck check;
+    setenv("BRIGADE_INIT_TIMEOUT", "0.5", 1);
+    run_processes(2, [&](int r) {
+        void *comm = &comm;
+        EXPECT_NE(nccl()->comm_init_rank(&comm, 4, id, 2 * r), 0);
+        EXPECT_EQ(comm, nullptr);
+        EXPECT_EQ(brg_host_last_cause(), BRG_ERR_TIMEOUT);
+        std::string text = nccl()->last_error(nullptr);
+        EXPECT_NE(text.find("ranks 1, 3 did not arrive within 0.5 s"), std::string::npos) << text;
+    });
+    unsetenv("BRIGADE_INIT_TIMEOUT");
+    EXPECT_TRUE(check.left().empty());
+}
+
+TEST(Abort, UnblocksBothSides)
+{
+    for (bool threads : {false, true}) {
+        brg_unique_id id = new_id();
+        SegmentCheck check;
+        auto body = [&](int r) {
+            Rank rank(id, 2, r);
+            float data[2] = {};
+            expect_sum(rank);
+            if (r == 1) { /* waits for a send that never comes */
+                ASSERT_EQ(nccl()->recv(data, 1, BRG_NCCL_FLOAT32, 0, rank.comm, rank.stream), 0);
+                rank.sync();
+                EXPECT_EQ(rank.async_error(), BRG_NCCL_REMOTE);
+                expect_text(rank, {"rank 0", "has aborted"});
+                return;
+            }
+            ASSERT_EQ(nccl()->recv(data, 1, BRG_NCCL_FLOAT32, 1, rank.comm, rank.stream), 0);
+            nap(50);
+            EXPECT_EQ(rt()->stream_query(rank.stream), BRG_RT_NOT_READY);
+            EXPECT_EQ(nccl()->comm_abort(rank.comm), 0);
+            rank.comm = nullptr;
+            rank.sync();
+        };
+        if (threads)
+            run_threads(2, body);
+        else
+            run_processes(2, body);
+        EXPECT_TRUE(check.left().empty());
+    }
+}
+
+/* Large copies between threads while one of them gives up: its memory must not be read any more
+ * after abort and stream synchronisation (the sanitizers would see it). */
+TEST(Abort, DoesNotLeaveReadersBehind)
+{
+    for (int round = 0; round < 10; round++) {
+        brg_unique_id id = new_id();
+        run_threads(3, [&](int r) {
+            Rank rank(id, 3, r);
+            std::vector<float> data(1 << 18), all(3 << 18);
+            for (int i = 0; i < 20; i++)
+                if (nccl()->all_gather(data.data(), all.data(), 1 << 18, BRG_NCCL_FLOAT32,
+                                       rank.comm, rank.stream))
+                    break;
+            if (r == 1) {
+                nap(round);
+                EXPECT_EQ(nccl()->comm_abort(rank.comm), 0);
+                rank.comm = nullptr;
+            }
+            rank.sync();
+        });
+    }
+}
+
+TEST(Leftovers, KilledGroupIsSweptAtTheNextStart)
+{
+    SegmentCheck check;
+    brg_unique_id lonely = new_id(), alive = new_id(), next = new_id();
+    pid_t dead = fork_rank(0, [&](int) {
+        void *comm;
+        nccl()->comm_init_rank(&comm, 2, lonely, 0);
+    });
+    while (check.left().size() < 1)
+        nap(5);
+    pid_t waiting = fork_rank(0, [&](int) { Rank rank(alive, 2, 0); });
+    while (check.left().size() < 2)
+        nap(5);
+    kill(dead, SIGKILL);
+    wait_rank(dead);
+    EXPECT_EQ(check.left().size(), 2u);
+    pid_t starter = fork_rank(0, [&](int) { Rank rank(next, 1, 0); });
+    EXPECT_EQ(wait_rank(starter), 0);
+    EXPECT_EQ(check.left().size(), 1u) << "the dead one's segment is gone, the live one's is not";
+    pid_t partner = fork_rank(1, [&](int) { Rank rank(alive, 2, 1); });
+    EXPECT_EQ(wait_rank(partner), 0);
+    EXPECT_EQ(wait_rank(waiting), 0);
+    EXPECT_TRUE(check.left().empty());
+}
+
+TEST(Leftovers, ConcurrentStartsDoNotSweepEachOther)
+{
+    std::vector<pid_t> pids;
+    SegmentCheck check;
+    for (int group = 0; group < 8; group++) {
+        brg_unique_id id = new_id();
+        for (int r = 0; r < 2; r++)
+            pids.push_back(fork_rank(r, [id](int rank_number) {
+                Rank rank(id, 2, rank_number);
+                expect_sum(rank);
+            }));
+    }
+    for (pid_t pid : pids)
+        EXPECT_EQ(wait_rank(pid), 0);
+    EXPECT_TRUE(check.left().empty());
+}
+
+TEST(Leftovers, NoneAfterSigtermAndSigkillOfAll)
+{
+    for (int signal : {SIGTERM, SIGKILL}) {
+        brg_unique_id id = new_id();
+        SegmentCheck check;
+        Board board;
+        std::vector<pid_t> pids;
+        for (int r = 0; r < 3; r++)
+            pids.push_back(fork_rank(r, [&](int rank_number) {
+                Rank rank(id, 3, rank_number);
+                board.flags[0]++;
+                for (;;)
+                    expect_sum(rank);
+            }));
+        board.wait_for(0, 3);
+        nap(50);
+        for (pid_t pid : pids)
+            kill(pid, signal);
+        for (pid_t pid : pids) {
+            int status = wait_rank(pid);
+            EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal);
+        }
+        EXPECT_TRUE(check.left().empty());
+    }
+}
+
+TEST(Fork, ChildNeitherUsesNorHarmsItsParentsThings)
+{
+    brg_unique_id id = new_id();
+    SegmentCheck check;
+    run_processes(2, [&](int r) {
+        Rank rank(id, 2, r);
+        Memory memory(8192);
+        memset(memory.data, 7, 8192);
+        expect_sum(rank);
+        pid_t child = fork_rank(0, [&](int) {
+            float value;
+            EXPECT_EQ(memory.data[5000], 7);
+            memset(memory.data, 9, 8192);
+            EXPECT_EQ(reduce_ones(rank, &value, rank.stream), BRG_NCCL_INVALID_USAGE);
+            EXPECT_NE(rank.text().find("forked"), std::string::npos) << rank.text();
+            int error;
+            EXPECT_EQ(nccl()->comm_get_async_error(rank.comm, &error), BRG_NCCL_INVALID_USAGE);
+            EXPECT_EQ(rt()->stream_synchronize(rank.stream), BRG_RT_INVALID_VALUE);
+            EXPECT_EQ(nccl()->comm_destroy(rank.comm), 0);
+            EXPECT_EQ(rt()->stream_destroy(rank.stream), 0);
+            EXPECT_EQ(rt()->free_device(memory.data), 0);
+            Rank own(new_id(), 1, 0); /* the child may start anew */
+            expect_sum(own);
+            Memory other(4096);
+            memset(other.data, 1, 4096);
+        });
+        EXPECT_EQ(wait_rank(child), 0);
+        for (int i = 0; i < 8192; i++)
+            ASSERT_EQ(memory.data[i], 7);
+        expect_sum(rank);
+    });
+    EXPECT_TRUE(check.left().empty());
+}
+
+TEST(Limits, FullSharedMemoryIsAnError)
+{
+    pid_t pid = fork_rank(0, [](int) {
+        if (unshare(CLONE_NEWNS) || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) ||
+            mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=16k"))
+            _exit(77);
+        void *comm;
+        EXPECT_EQ(nccl()->comm_init_rank(&comm, 4, new_id(), 0), BRG_NCCL_SYSTEM);
+        EXPECT_EQ(brg_host_last_cause(), BRG_ERR_NO_MEMORY);
+        std::string text = nccl()->last_error(nullptr);
+        EXPECT_NE(text.find("/dev/shm"), std::string::npos) << text;
+        EXPECT_NE(text.find("No space left"), std::string::npos) << text;
+        EXPECT_TRUE(segments().empty());
+    });
+    int status = wait_rank(pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        GTEST_SKIP() << "needs the right to mount";
+    EXPECT_EQ(status, 0);
+}
+
+TEST(Limits, GarbageInTheEnvironmentIsNamed)
+{
+    for (const char *name :
+         {"BRIGADE_INIT_TIMEOUT", "BRIGADE_COLLECTIVE_TIMEOUT", "BRIGADE_HOST_TRANSPORT"})
+        for (const char *value : {"soon", "-1", "1e400", "5 s"}) {
+            setenv(name, value, 1);
+            void *comm;
+            SegmentCheck check;
+            EXPECT_EQ(nccl()->comm_init_rank(&comm, 1, new_id(), 0), BRG_NCCL_INVALID_USAGE);
+            std::string text = nccl()->last_error(nullptr);
+            EXPECT_NE(text.find(std::string(name) + "=" + value), std::string::npos) << text;
+            EXPECT_TRUE(check.left().empty());
+            unsetenv(name);
+        }
+}
+
+TEST(Limits, BadPlacesAreNamed)
+{
+    void *comm;
+    brg_unique_id id = new_id(), foreign = {};
+    EXPECT_EQ(nccl()->comm_init_rank(&comm, 0, id, 0), BRG_NCCL_INVALID_ARGUMENT);
+    EXPECT_EQ(nccl()->comm_init_rank(&comm, 4, id, 4), BRG_NCCL_INVALID_ARGUMENT);
+    EXPECT_EQ(nccl()->comm_init_rank(&comm, 4, id, -1), BRG_NCCL_INVALID_ARGUMENT);
+    EXPECT_EQ(nccl()->comm_init_rank(&comm, 1, foreign, 0), BRG_NCCL_INVALID_ARGUMENT);
+    EXPECT_EQ(nccl()->comm_init_rank(nullptr, 1, id, 0), BRG_NCCL_INVALID_ARGUMENT);
+}
+
+TEST(Limits, RanksMustAgreeOnTheirNumberAndPlaces)
+{
+    brg_unique_id id = new_id();
+    SegmentCheck check;
+    brg_host_set_timeouts(1.0, 0);
+    std::atomic<int> taken{0};
+    run_threads(2, [&](int) {
+        void *comm;
+        EXPECT_NE(nccl()->comm_init_rank(&comm, 2, id, 0), 0);
+        taken += strstr(nccl()->last_error(nullptr), "already taken") != nullptr;
+    });
+    EXPECT_EQ(taken, 1);
+    brg_unique_id other = new_id();
+    std::atomic<int> differ{0};
+    run_threads(2, [&](int r) {
+        void *comm;
+        nap(100 * r);
+        EXPECT_NE(nccl()->comm_init_rank(&comm, 2 + r, other, r), 0);
+        differ += strstr(nccl()->last_error(nullptr), "3 ranks, another one says 2") != nullptr;
+    });
+    EXPECT_EQ(differ, 1);
+    brg_host_set_timeouts(0, 0);
+    EXPECT_TRUE(check.left().empty());
+}
+
+} // namespace

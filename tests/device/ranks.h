@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks for tests: forked processes or threads. Processes must be forked while the test program has
+ * but one thread, so tests never leave a stream of their own behind. */
+#ifndef BRIGADE_TESTS_DEVICE_RANKS_H
+#define BRIGADE_TESTS_DEVICE_RANKS_H
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern "C" {
+#include "sched/device/device.h"
+#include "sched/device/host.h"
+}
+
+inline const brg_runtime *rt()
+{
+    return brg_host_runtime();
+}
+
+inline const brg_nccl *nccl()
+{
+    return brg_host_nccl();
+}
+
+/* Names of Brigade's segments in /dev/shm. */
+inline std::vector<std::string> segments()
+{
+    std::vector<std::string> names;
+    if (DIR *directory = opendir("/dev/shm")) {
+        while (const dirent *entry = readdir(directory))
+            if (!strncmp(entry->d_name, "brigade-", 8))
+                names.push_back(entry->d_name);
+        closedir(directory);
+    }
+    return names;
+}
+
+class SegmentCheck /* nothing new may be left */
+{
+  public:
+    SegmentCheck() : before_(segments())
+    {
+    }
+    std::vector<std::string> left() const
+    {
+        std::vector<std::string> names;
+        for (const std::string &name : segments())
+            if (std::find(before_.begin(), before_.end(), name) == before_.end())
+                names.push_back(name);
+        return names;
+    }
+
+  private:
+    std::vector<std::string> before_;
+};
+
+using RankBody = std::function<void(int rank)>;
+
+/* A rank process; its failed expectations are printed there and make it exit with 1. */
+inline pid_t fork_rank(int rank, const RankBody &body)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(240); /* a hang must not outlive the test */
+        body(rank);
+        bool failed = testing::Test::HasFailure();
+        fflush(stdout);
+        _exit(failed ? 1 : 0);
+    }
+    return pid;
+}
+
+inline int wait_rank(pid_t pid)
+{
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return status;
+}
+
+inline void run_processes(int n, const RankBody &body)
+{
+    std::vector<pid_t> pids;
+    for (int r = 0; r < n; r++)
+        pids.push_back(fork_rank(r, body));
+    for (int r = 0; r < n; r++)
+        EXPECT_EQ(wait_rank(pids[(size_t)r]), 0) << "rank " << r;
+}
+
+inline void run_threads(int n, const RankBody &body)
+{
+    std::vector<std::thread> threads;
+    for (int r = 0; r < n; r++)
+        threads.emplace_back([&body, r] { body(r); });
+    for (std::thread &thread : threads)
+        thread.join();
+}
+
+inline brg_unique_id new_id()
+{
+    brg_unique_id id;
+    EXPECT_EQ(nccl()->get_unique_id(&id), 0);
+    return id;
+}
+
+/* One rank's communicator and stream, ended in the right order. */
+struct Rank {
+    void *comm = nullptr;
+    void *stream = nullptr;
+    int rank, size;
+
+    Rank(const brg_unique_id &id, int n, int r) : rank(r), size(n)
+    {
+        int result = nccl()->comm_init_rank(&comm, n, id, r);
+        EXPECT_EQ(result, 0) << nccl()->last_error(nullptr);
+        EXPECT_EQ(rt()->stream_create(&stream, BRG_STREAM_NON_BLOCKING, 0), 0);
+    }
+    ~Rank()
+    {
+        rt()->stream_destroy(stream);
+        if (comm)
+            nccl()->comm_destroy(comm);
+    }
+    void sync()
+    {
+        EXPECT_EQ(rt()->stream_synchronize(stream), 0);
+    }
+    int async_error()
+    {
+        int error = -1;
+        EXPECT_EQ(nccl()->comm_get_async_error(comm, &error), 0);
+        return error;
+    }
+    std::string text()
+    {
+        return nccl()->last_error(comm);
+    }
+    Rank(const Rank &) = delete;
+    Rank &operator=(const Rank &) = delete;
+};
+
+/* Device memory. */
+struct Memory {
+    char *data = nullptr;
+    explicit Memory(size_t bytes)
+    {
+        void *memory = nullptr;
+        EXPECT_EQ(rt()->malloc_device(&memory, bytes ? bytes : 1), 0);
+        data = (char *)memory;
+    }
+    ~Memory()
+    {
+        EXPECT_EQ(rt()->free_device(data), 0);
+    }
+    Memory(const Memory &) = delete;
+    Memory &operator=(const Memory &) = delete;
+};
+
+#endif
