@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Newton-Schulz on the host in float32.
+/* Newton-Schulz on the host, in float32 but for small matrices.
  *
  * X <- aX + (bA + cA^2)X with A = XX^T is X <- (aI + bA + cA^2)X; for a tall X the same polynomial
  * in A = X^TX is applied from the right, X(aI + bA + cA^2), which is the iteration on the
@@ -15,6 +15,11 @@
 
 #include "sched/optim/blas.h"
 #include "sched/status.h"
+
+/* Matrices up to this size are iterated in float64. The norm of a small matrix is made of few
+ * singular values, so after normalisation they lie near 1, where the polynomials are steep (cans
+ * has slope 26); and BLAS calls would cost more than such a matrix's arithmetic. */
+enum { SMALL_ELEMS = 2048, SMALL_SIDE = 45 /* of the largest square one */ };
 
 static brg_status allocate_floats(int64_t numel, float **memory)
 {
@@ -99,9 +104,7 @@ static void polynomial(brg_ns_workspace *w, int side, const double *tuple)
         w->poly[(size_t)i * side + i] += a;
 }
 
-/* A vector has one singular value, 1 after normalisation, where the slope of some sets is so steep
- * (26 in the first step of cans) that float32 would lose half of its digits. Here it costs nothing
- * to send that one number through the polynomials in float64. */
+/* A vector has one singular value, which is sent through the polynomials. */
 static double iterate_scalar(double x, const brg_ns_schedule *schedule)
 {
     for (int i = 0; i < schedule->num_steps; i++) {
@@ -112,28 +115,82 @@ static double iterate_scalar(double x, const brg_ns_schedule *schedule)
     return x;
 }
 
-float *brg_ns_orthogonalize_host(brg_ns_workspace *workspace, int64_t rows, int64_t cols,
-                                 double sum_of_squares, double eps, const brg_ns_schedule *schedule)
+/* One step of the side x length matrix x, dense, into y. */
+static void small_step(int side, int length, const double *tuple, const double *x, double *y)
 {
-    int tall = rows > cols;
-    int side = (int)(tall ? cols : rows), length = (int)(tall ? rows : cols);
-    double norm = sqrt(sum_of_squares);
-    double divisor = norm < eps ? eps : norm; /* a NaN norm stays */
-    float *from = workspace->x, *to = workspace->y;
-    if (norm == 0)
-        return from;
-    if (side == 1) {
-        multiply(from, rows * cols, iterate_scalar(norm / divisor, schedule) / norm);
-        return from;
+    double gram[SMALL_SIDE * SMALL_SIDE];
+    for (int i = 0; i < side; i++)
+        for (int j = 0; j <= i; j++) {
+            double sum = 0;
+            for (int k = 0; k < length; k++)
+                sum += x[i * length + k] * x[j * length + k];
+            gram[i * side + j] = gram[j * side + i] = sum;
+        }
+    memset(y, 0, sizeof *y * (size_t)(side * length));
+    for (int i = 0; i < side; i++)
+        for (int j = 0; j < side; j++) {
+            double sum = 0;
+            for (int k = 0; k < side; k++)
+                sum += gram[i * side + k] * gram[k * side + j];
+            double factor = tuple[1] * gram[i * side + j] + tuple[2] * sum;
+            factor += i == j ? tuple[0] : 0.0;
+            for (int k = 0; k < length; k++)
+                y[i * length + k] += factor * x[j * length + k];
+        }
+}
+
+static void iterate_small(float *matrix, int rows, int cols, double divisor,
+                          const brg_ns_schedule *schedule)
+{
+    double memory[2][SMALL_ELEMS];
+    double *x = memory[0], *y = memory[1];
+    int tall = rows > cols, side = tall ? cols : rows, length = tall ? rows : cols;
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++)
+            x[tall ? c * rows + r : r * cols + c] = matrix[r * cols + c] / divisor;
+    for (int i = 0; i < schedule->num_steps; i++) {
+        small_step(side, length, schedule->tuples[i], x, y);
+        double *swap = x;
+        x = y;
+        y = swap;
     }
-    multiply(from, rows * cols, 1.0 / divisor);
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++)
+            matrix[r * cols + c] = (float)x[tall ? c * rows + r : r * cols + c];
+}
+
+static float *iterate_large(brg_ns_workspace *workspace, int rows, int cols,
+                            const brg_ns_schedule *schedule)
+{
+    int tall = rows > cols, side = tall ? cols : rows, length = tall ? rows : cols;
+    float *from = workspace->x, *to = workspace->y;
     for (int i = 0; i < schedule->num_steps; i++) {
         brg_blas_gram(tall, side, length, 1.0f, from, 0.0f, workspace->gram);
         polynomial(workspace, side, schedule->tuples[i]);
-        brg_blas_symm(tall, (int)rows, (int)cols, workspace->poly, from, to);
+        brg_blas_symm(tall, rows, cols, workspace->poly, from, to);
         float *swap = from;
         from = to;
         to = swap;
     }
     return from;
+}
+
+float *brg_ns_orthogonalize_host(brg_ns_workspace *workspace, int64_t rows, int64_t cols,
+                                 double sum_of_squares, double eps, const brg_ns_schedule *schedule)
+{
+    int64_t numel = rows * cols;
+    double norm = sqrt(sum_of_squares);
+    double divisor = norm < eps ? eps : norm; /* a NaN norm stays */
+    if (norm == 0)
+        return workspace->x;
+    if (rows == 1 || cols == 1) {
+        multiply(workspace->x, numel, iterate_scalar(norm / divisor, schedule) / norm);
+        return workspace->x;
+    }
+    if (numel <= SMALL_ELEMS) {
+        iterate_small(workspace->x, (int)rows, (int)cols, divisor, schedule);
+        return workspace->x;
+    }
+    multiply(workspace->x, numel, 1.0 / divisor);
+    return iterate_large(workspace, (int)rows, (int)cols, schedule);
 }

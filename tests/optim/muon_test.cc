@@ -158,14 +158,16 @@ double newton_schulz_error(const std::vector<float> &g, int rows, int cols,
 TEST(NewtonSchulz, EverySetOnWellConditionedMatrices)
 {
     auto rng = test_rng(7);
-    const int shapes[][2] = {{48, 160}, {160, 48}, {1, 1}, {1, 37}, {37, 1}, {3, 5}, {33, 97}};
+    const int shapes[][2] = {{48, 160}, {160, 48}, {1, 1},   {1, 37}, {37, 1},
+                             {1, 2500}, {250, 1},  {2, 2},   {3, 5},  {5, 3},
+                             {45, 45},  {2, 1024}, {300, 6}, {33, 97}};
     for (int set = BRG_NS_QUINTIC; set <= BRG_NS_CUBIC5; set++) {
         brg_ns_schedule schedule = schedule_of((brg_ns_coefficients)set);
         for (auto [rows, cols] : shapes) {
             std::vector<float> g = ref::gaussian((size_t)rows * cols, rng);
-            // cans is steep around 1 and 1.9, where its first steps take singular values: up to 50
-            // times more sensitive to its input than the others, in any arithmetic.
-            double bound = set != BRG_NS_CANS ? 1e-5 : rows == 3 ? 2e-3 : 5e-5;
+            // cans is steep around 1 and 1.9, where its first steps take singular values: some 50
+            // times more sensitive to the rounding of its input than the others.
+            double bound = set == BRG_NS_CANS && rows * cols > 2048 ? 5e-5 : 1e-5;
             EXPECT_LT(newton_schulz_error(g, rows, cols, schedule), bound)
                 << "set " << set << " " << rows << "x" << cols;
         }
@@ -249,7 +251,7 @@ TEST(Muon, AgainstFloat64)
 {
     auto rng = test_rng(11);
     brg_ns_schedule schedule = schedule_of(BRG_NS_QUINTIC);
-    const int shapes[][2] = {{24, 60}, {60, 24}, {1, 19}, {19, 1}, {1, 1}, {21, 40}};
+    const int shapes[][2] = {{32, 80}, {80, 32}, {1, 19}, {19, 1}, {1, 1}, {21, 40}};
     for (int bits = 0; bits < 12; bits++) {
         ref::Muon h = defaults;
         h.ema = bits & 1;
@@ -325,7 +327,7 @@ TEST(Muon, ZeroMatrixStaysZero)
 TEST(Muon, RankOne)
 {
     auto rng = test_rng(13);
-    const int rows = 30, cols = 70;
+    const int rows = 40, cols = 70; // not small
     std::vector<float> u = ref::gaussian(rows, rng), v = ref::gaussian(cols, rng), g(rows * cols);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
