@@ -27,7 +27,8 @@ typedef enum brg_rec_kind {
     BRG_REC_STEP = 1,    /* one step on the compute stream: brg_zero_grad to the next one */
     BRG_REC_COMPUTE = 2, /* the trainer's compute; flags = brg_span_kind, aux = name id */
     BRG_REC_READY = 3, /* t0: first gradient of the bucket ready (host call), t1: last one ready on
-                          the compute stream */
+                          the compute stream. With func ALL_GATHER (optional): t1 = its parameters
+                          were updated on the compute stream, the gather may begin */
     BRG_REC_COLLECTIVE =
         4,            /* func; bytes = whole bucket; t0, t1 on the comm stream; aux = issue time */
     BRG_REC_WAIT = 5, /* a consumer stream stood still for bucket; func of what it waited for */

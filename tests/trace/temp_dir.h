@@ -47,6 +47,8 @@ inline std::string file_read(const std::string &path)
 
 inline void file_write(const std::string &path, const std::string &bytes)
 {
+    /* A new file: some file systems write an overwritten one to the disk at once. */
+    std::filesystem::remove(path);
     std::ofstream out(path, std::ios::binary | std::ios::trunc);
     out.write(bytes.data(), (std::streamsize)bytes.size());
 }
