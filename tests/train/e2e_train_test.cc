@@ -88,7 +88,7 @@ double entropy(const std::string &text, size_t order)
     return sum / (double)(text.size() - order);
 }
 
-// The untrained model knows nothing (log of the vocabulary). 150 steps must teach it more than a
+// The untrained model knows nothing (log of the vocabulary). 250 steps must teach it more than a
 // table of character pairs, fitted to this very text, could know: that takes attention to what came
 // before.
 TEST(Train, LossFallsBelowWhatCharacterPairsTell)
