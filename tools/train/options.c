@@ -93,14 +93,14 @@ static const cli_option table[] = {
 const cli_command train_command = {
     .name = "",
     .program = "brigade-train",
-    .summary = "train a small GPT on a text, as an example of a trainer that uses Brigade",
+    .summary = "Train a small GPT on a text: an example of a trainer that uses Brigade.",
     .usage = "[options]",
     .details = "Trains a character-level GPT on the CPU with data-parallel ranks. The ranks come "
                "from RANK, "
                "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as `brigade run` and torchrun "
                "set them; "
                "without them it is one rank.\n\n"
-               " brigade run -n 4 -- brigade-train --steps 200 --json curve.jsonl\n\n"
+               "  brigade run -n 4 -- brigade-train --steps 200 --json curve.jsonl\n\n"
                "The loss is the mean over the characters of the global batch, in nats. It does not "
                "depend on "
                "the number of ranks but for the order of float32 sums.",
