@@ -85,32 +85,55 @@ const model_config kSmall = {11, 6, 12, 3, 2, 3, false};
 const model_config kSmallTied = {11, 6, 12, 3, 2, 3, true};
 const model_config kOneHead = {5, 19, 20, 1, 1, 2, false}; // longer than one vector of 16
 
-// Every element of every tensor: (L(p + h) - L(p - h)) / 2h in float64 with h = 1e-5 has an error
-// of about 1e-9; the float32 gradient is off by a few units of 6e-8 per operation along a chain of
-// some hundred, relative to the tensor's largest gradient.
+// (L(p + h d) - L(p - h d)) / 2h in float64, along the direction d within one tensor.
+double slope(const Fixture &f, const Params &p, size_t tensor, const Vec &direction, double scale)
+{
+    const double h = 1e-5;
+    Params up = p, down = p;
+    for (size_t j = 0; j < direction.size(); j++) {
+        up[tensor][j] += h * direction[j];
+        down[tensor][j] -= h * direction[j];
+    }
+    return (ref_loss(f.m, up, f.batch) - ref_loss(f.m, down, f.batch)) / (2 * h) * scale;
+}
+
+// Of every tensor some elements one by one, and random sign patterns over all of it, in which every
+// element counts. The difference quotient has an error of about 1e-9; the float32 gradient is off
+// by a few units of 6e-8 per operation along a chain of some hundred, relative to the tensor's
+// largest gradient; along a pattern such errors add up like a random walk.
 void check_gradients(const model_config &config)
 {
     Fixture f(config);
     f.scatter(2);
+    auto rng = test_rng(4);
     const double scale = 1.0 / (config.max_batch * config.seq_len);
     double loss = f.backward(f.batch, (float)scale);
-    Params p = f.params();
+    const Params p = f.params();
     EXPECT_NEAR(loss, ref_loss(f.m, p, f.batch), 2e-5 * loss);
     for (size_t i = 0; i < p.size(); i++) {
-        double largest = 0, worst = 0;
-        for (size_t j = 0; j < p[i].size(); j++) {
-            const double kept = p[i][j], h = 1e-5;
-            p[i][j] = kept + h;
-            double up = ref_loss(f.m, p, f.batch);
-            p[i][j] = kept - h;
-            double down = ref_loss(f.m, p, f.batch);
-            p[i][j] = kept;
-            double expected = (up - down) / (2 * h) * scale;
-            largest = std::max(largest, std::fabs(expected));
-            worst = std::max(worst, std::fabs(expected - (double)f.grad[i][j]));
-        }
+        const size_t count = p[i].size();
+        float largest = 0;
+        for (float g : f.grad[i])
+            largest = std::max(largest, std::fabs(g));
         EXPECT_GT(largest, 1e-6) << f.m->params[i].name << " has no gradient to check";
-        EXPECT_LE(worst, 3e-5 * largest + 1e-8) << f.m->params[i].name;
+        for (int sample = 0; sample < 8 * BRIGADE_TEST_STRESS; sample++) {
+            const size_t j = rng() % count;
+            Vec unit(count, 0.0);
+            unit[j] = 1;
+            EXPECT_NEAR(f.grad[i][j], slope(f, p, i, unit, scale), 3e-5 * largest + 1e-8)
+                << f.m->params[i].name << "[" << j << "]";
+        }
+        for (int sample = 0; sample < 3 * BRIGADE_TEST_STRESS; sample++) {
+            Vec signs(count);
+            double along = 0;
+            for (size_t j = 0; j < count; j++) {
+                signs[j] = rng() % 2 ? 1 : -1;
+                along += signs[j] * (double)f.grad[i][j];
+            }
+            EXPECT_NEAR(along, slope(f, p, i, signs, scale),
+                        (3e-5 * largest + 1e-8) * std::sqrt((double)count))
+                << f.m->params[i].name << " along a pattern";
+        }
     }
 }
 

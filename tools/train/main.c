@@ -63,10 +63,12 @@ static void print_start(const trainer *t)
     int64_t elements = 0;
     for (int i = 0; i < t->m->num_params; i++)
         elements += brg_param_numel(&t->m->params[i]);
-    printf(
-        "%d rank%s, %lld parameters in %d buffers and %d buckets, %zu characters (%d different)\n",
-        t->ranks, t->ranks > 1 ? "s" : "", (long long)elements, brg_layout_num_buffers(t->layout),
-        brg_layout_num_buckets(t->layout), t->data.count, t->data.vocab);
+    const int buffers = brg_layout_num_buffers(t->layout);
+    const int buckets = brg_layout_num_buckets(t->layout);
+    printf("%d rank%s, %lld parameters in %d buffer%s and %d bucket%s, ", t->ranks,
+           t->ranks > 1 ? "s" : "", (long long)elements, buffers, buffers > 1 ? "s" : "", buckets,
+           buckets > 1 ? "s" : "");
+    printf("%zu characters (%d different)\n", t->data.count, t->data.vocab);
 }
 
 static int evaluate(trainer *t, int64_t steps_done, bool talk)

@@ -12,7 +12,7 @@ static train_options chosen = {
     .dim = 128,
     .heads = 4,
     .seq_len = 128,
-    .bucket_size = 32768,
+    .bucket_size = 16384,
     .log_every = 20,
     .warmup = -1,
     .optimizer = OPTIMIZER_MUON_ADAMW,
@@ -45,7 +45,7 @@ static const cli_option table[] = {
     {"grad-accumulation", 0, CLI_INT, &chosen.grad_accumulation, "N",
      "Passes a step on each rank, gradients summed locally (1).", NULL, 1, 65536, NULL},
     {"bucket-size", 0, CLI_SIZE, &chosen.bucket_size, "N",
-     "Elements at which a bucket is closed (32K).", NULL, 1, UNLIMITED, NULL},
+     "Elements at which a bucket is closed (16K).", NULL, 1, UNLIMITED, NULL},
     {"algorithm", 0, CLI_CHOICE, &chosen.algorithm, NULL,
      "Layout; auto takes layerwise with Muon and elementwise without.", algorithm_names, 0, 0,
      NULL},
@@ -93,14 +93,14 @@ static const cli_option table[] = {
 const cli_command train_command = {
     .name = "",
     .program = "brigade-train",
-    .summary = "train a small GPT on a text, as an example of a trainer that uses Brigade",
+    .summary = "Train a small GPT on a text: an example of a trainer that uses Brigade.",
     .usage = "[options]",
     .details = "Trains a character-level GPT on the CPU with data-parallel ranks. The ranks come "
                "from RANK, "
                "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as `brigade run` and torchrun "
                "set them; "
                "without them it is one rank.\n\n"
-               " brigade run -n 4 -- brigade-train --steps 200 --json curve.jsonl\n\n"
+               "  brigade run -n 4 -- brigade-train --steps 200 --json curve.jsonl\n\n"
                "The loss is the mean over the characters of the global batch, in nats. It does not "
                "depend on "
                "the number of ranks but for the order of float32 sums.",
