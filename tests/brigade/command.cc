@@ -62,8 +62,9 @@ Command::Command(std::vector<std::string> args, CommandOptions options)
         out_end = open(options.out_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (options.close_out)
         close_fd(out[0]);
-    std::vector<std::string> env = {"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C", "HOME=/"};
-    for (const char *name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS"})
+    std::vector<std::string> env = {"LC_ALL=C"};
+    for (const char *name : {"PATH", "HOME", "TMPDIR", "ASAN_OPTIONS", "UBSAN_OPTIONS",
+                             "LSAN_OPTIONS", "TSAN_OPTIONS"})
         if (getenv(name))
             env.push_back(std::string(name) + "=" + getenv(name));
     for (auto &[name, value] : options.env)
