@@ -9,7 +9,8 @@
 #include "sched/bucket/scheduler.h"
 
 /* The fields are compared in this order, so that a message names a cause before its consequences.
- */
+ * From F_FIRST_CAUSE to F_LAYOUT they matter only if the layouts differ: a layout that was read
+ * from a file does not know all the options that it was computed with. */
 enum {
     F_FORMAT,
     F_NUM_PARAMS,
@@ -27,7 +28,8 @@ enum {
     F_OVERLAP_GRAD,
     F_OVERLAP_PARAM,
     F_PREFETCH,
-    F_COUNT
+    F_COUNT,
+    F_FIRST_CAUSE = F_ALGORITHM
 };
 
 static const char *const field_names[F_COUNT] = {
@@ -128,7 +130,8 @@ static brg_status name_difference(brg_scheduler *sched, const uint64_t *hashes, 
     for (int f = 0; f < F_COUNT; f++)
         for (int r = 1; r < sched->ctx->world; r++) {
             uint64_t theirs = all[r * F_COUNT + f], first = all[f];
-            if (theirs == first)
+            bool layouts_equal = all[r * F_COUNT + F_LAYOUT] == all[F_LAYOUT];
+            if (theirs == first || (layouts_equal && f >= F_FIRST_CAUSE && f < F_LAYOUT))
                 continue;
             if (f == F_PARAMS)
                 return name_param(sched, hashes, r);

@@ -24,14 +24,17 @@ static void begin_step_record(brg_scheduler *sched, brg_stream stream)
     brg_timeline *timeline = sched->ctx->timeline;
     if (!timeline)
         return;
-    int now = brg_timeline_stamp(timeline, stream);
-    if (sched->step_stamp >= 0) {
+    int now = brg_timeline_stamp(timeline, stream), last = sched->step_stamp;
+    if (last >= 0) {
         brg_rec record = {.kind = BRG_REC_STEP, .step = sched->trace_step, .bucket = BRG_NO_BUCKET};
-        brg_timeline_emit(timeline, &record, sched->step_stamp, brg_timeline_ref(timeline, now));
+        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, last),
+                          brg_timeline_ref(timeline, now));
     }
     brg_timeline_unref(timeline, sched->end_stamp);
     sched->end_stamp = BRG_NO_STAMP;
-    brg_timeline_harvest(timeline, now);
+    /* The new origin must have happened, which `now` on an asynchronous stream has not. */
+    brg_timeline_harvest(timeline, last);
+    brg_timeline_unref(timeline, last);
     sched->step_stamp = now;
     sched->trace_step = (uint32_t)sched->step;
     brg_timeline_set_step(timeline, sched->trace_step);

@@ -472,8 +472,8 @@ TEST(Scheduler, RanksThatDifferGetAnErrorThatSaysWhat)
         const char *expect;
         std::function<void(Plan &)> change;
     } cases[] = {
-        {"bucket size is 301 on rank 1, 300 on rank 0",
-         [](Plan &s) { s.layout.bucket_size = 301; }},
+        {"bucket size is 2000 on rank 1, 300 on rank 0",
+         [](Plan &s) { s.layout.bucket_size = 2000; }},
         {"packing", [](Plan &s) { s.layout.packing = BRG_PACKING_LPT; }},
         {"layout algorithm", [](Plan &s) { s.layout.algorithm = BRG_ELEMENTWISE; }},
         {"overlap_param_gather is 1 on rank 1, 0 on rank 0",
@@ -493,6 +493,16 @@ TEST(Scheduler, RanksThatDifferGetAnErrorThatSaysWhat)
             EXPECT_EQ(r.status, BRG_ERR_MISMATCH) << c.expect;
             EXPECT_NE(r.error.find(c.expect), std::string::npos) << r.error;
         });
+}
+
+TEST(Scheduler, OptionsThatGiveTheSameLayoutMayDiffer)
+{
+    run_ranks(2, [&](int rank, brg_context *ctx) {
+        Plan plan;
+        plan.layout.bucket_size = rank ? 301 : 300; /* no parameter ends between the two */
+        Rank r(ctx, plan);
+        EXPECT_EQ(r.status, BRG_OK) << r.error;
+    });
 }
 
 TEST(Scheduler, LayoutForOtherNumberOfRanksIsRefused)
