@@ -474,7 +474,7 @@ TEST(Scheduler, RanksThatDifferGetAnErrorThatSaysWhat)
     } cases[] = {
         {"bucket size is 2000 on rank 1, 300 on rank 0",
          [](Plan &s) { s.layout.bucket_size = 2000; }},
-        {"packing", [](Plan &s) { s.layout.packing = BRG_PACKING_LPT; }},
+        {"hash of the layout", [](Plan &s) { s.layout.pad_for_high_bus_bandwidth = 1; }},
         {"layout algorithm", [](Plan &s) { s.layout.algorithm = BRG_ELEMENTWISE; }},
         {"overlap_param_gather is 1 on rank 1, 0 on rank 0",
          [](Plan &s) { s.sched.overlap_param_gather = 1; }},
