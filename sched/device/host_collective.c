@@ -366,8 +366,10 @@ int host_collective_run(host_comm *c, uint64_t seq, const host_call *call)
     if (!result)
         result = host_comm_compare(c, seq);
     k.wait.arriving = false;
-    if (result)
+    if (result) {
+        host_comm_wait_readers(c); /* the slot is out: a peer may have gone on to read */
         return result;
+    }
     if (is_small(&k)) {
         run_small(&k);
         atomic_store(&c->segment->ranks[c->rank].departed, seq);

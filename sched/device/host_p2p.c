@@ -252,5 +252,11 @@ int host_batch_run(host_comm *c, host_batch *batch)
     }
     if (result)
         host_comm_wait_readers(c);
+    for (int i = 0; i < batch->count; i++)
+        if (batch->ops[i].call.kind == HOST_RECV && batch->ops[i].call.peer != c->rank)
+            atomic_store(&c->algorithm, is_direct(c, batch->ops[i].call.peer, c->rank,
+                                                  mailbox(c, batch->ops[i].call.peer, c->rank))
+                                            ? "direct"
+                                            : "staged");
     return result;
 }

@@ -52,14 +52,17 @@ static size_t arrange(host_segment *s, int num_ranks)
     return s->stage_offset;
 }
 
-static void sweep(void)
+/* Removes what nobody uses any more, but not `name`: if its ranks have died while it was being
+ * made, that is for their peers to find out. */
+static void sweep(const char *name)
 {
     DIR *directory = opendir(DIRECTORY);
     if (!directory)
         return;
     const struct dirent *entry;
     while ((entry = readdir(directory))) {
-        if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1))
+        if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) ||
+            !strcmp(entry->d_name + sizeof PREFIX - 1, name))
             continue;
         int fd =
             openat(dirfd(directory), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -222,7 +225,7 @@ int host_segment_open(const char *name, int num_ranks, uint64_t deadline_ns, hos
             s->users++;
         }
     } else {
-        sweep();
+        sweep(name);
         s = calloc(1, sizeof *s);
         if (!s) {
             result = host_fail(BRG_NCCL_SYSTEM, BRG_ERR_NO_MEMORY, "out of memory");

@@ -4,6 +4,7 @@
 
 /* clang-format off */
 const cli_entry *const cli_benchmarks[] = {
+    &cli_bench_collective,
     &cli_bench_grad_ready,
     &cli_bench_plan,
     NULL,
