@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversions between float and the 16-bit types, round to nearest even. */
+/* Conversions between float and the 16-bit types, round to nearest even. Written without branches,
+ * so that loops over them become vector code. */
 #ifndef BRIGADE_SCHED_HALF_H
 #define BRIGADE_SCHED_HALF_H
 
@@ -25,43 +26,44 @@ static inline float brg_float_from_bf16(uint16_t half)
     return brg_float_of_bits((uint32_t)half << 16);
 }
 
-static inline uint16_t brg_bf16_from_float(float value)
-{
-    uint32_t bits = brg_bits_of_float(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 | 0x40); /* keep a NaN a NaN */
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
+/* A subnormal half h is h * 2^-24: placed into the mantissa of 2^-14, whose last kept bit weighs
+ * 2^-24, and freed of that 2^-14 again. No float32 subnormal appears, so flush-to-zero modes of the
+ * caller do no harm. */
 static inline float brg_float_from_fp16(uint16_t half)
 {
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = half & 0x7fffu;
-    if (rest >= 0x7c00u) /* Inf and NaN */
-        return brg_float_of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest >= 0x400u) /* normal: rebias the exponent from 15 to 127 */
-        return brg_float_of_bits(sign | ((rest << 13) + (112u << 23)));
-    /* subnormal: units of 2^-24, exact in float */
-    float magnitude = (float)rest * 0x1p-24f;
-    return sign ? -magnitude : magnitude;
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
+    uint32_t magnitude = half & 0x7fffu;
+    uint32_t normal = (magnitude << 13) + (112u << 23);
+    uint32_t special = (magnitude << 13) | 0x7f800000u;
+    uint32_t subnormal =
+        brg_bits_of_float(brg_float_of_bits((magnitude << 13) + 0x38800000u) - 0x1p-14f);
+    uint32_t bits = magnitude < 0x0400u ? subnormal : magnitude < 0x7c00u ? normal : special;
+    return brg_float_of_bits(bits | sign);
 }
 
+/* Below 2^-14 the sum with 0.5, whose unit in the last place is the subnormal step 2^-24, rounds as
+ * wanted; above, the 13 dropped bits are rounded by an integer addition, whose carry may run into
+ * the exponent and up to infinity. */
 static inline uint16_t brg_fp16_from_float(float value)
 {
     uint32_t bits = brg_bits_of_float(value);
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
-    bits &= 0x7fffffffu;
-    if (bits > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u);
-    if (bits >= 0x477ff000u) /* 65520 and above round to Inf */
-        return (uint16_t)(sign | 0x7c00u);
-    if (bits < 0x38800000u) {
-        /* Below 2^-14. Adding 0.5 leaves units of 2^-24 in the low mantissa bits, rounded by the
-         * FPU. */
-        float shifted = brg_float_of_bits(bits) + 0.5f;
-        return (uint16_t)(sign | (brg_bits_of_float(shifted) - 0x3f000000u));
-    }
-    bits += 0xfffu + (bits >> 13 & 1);
-    return (uint16_t)(sign | (bits - (112u << 23)) >> 13);
+    uint32_t magnitude = bits & 0x7fffffffu;
+    uint32_t subnormal =
+        brg_bits_of_float(brg_float_of_bits(magnitude) + 0.5f) - brg_bits_of_float(0.5f);
+    uint32_t normal = (magnitude - (112u << 23) + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
+    uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    uint32_t half = magnitude < 0x38800000u   ? subnormal
+                    : magnitude < 0x47800000u ? normal
+                                              : special;
+    return (uint16_t)(half | (bits >> 16 & 0x8000u));
+}
+
+static inline uint16_t brg_bf16_from_float(float value)
+{
+    uint32_t bits = brg_bits_of_float(value);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint32_t nan = (bits >> 16) | 0x0040u; /* quiet, so that cutting bits cannot make it infinite */
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
 #endif

@@ -216,9 +216,8 @@ brg_status start_param_sync_for_bucket_group_subset(brg_optimizer *optimizer, br
         return status;
     for (int i = 0; i < brg_optim_num_members(optimizer) && status == BRG_OK; i++) {
         const brg_optimizer *member = brg_optim_member(optimizer, i);
-        if (member->num_groups > 0)
-            status = brg_sched_start_param_sync(member->sched, member->groups, member->num_groups,
-                                                stream);
+        status =
+            brg_sched_start_param_sync(member->sched, member->groups, member->num_groups, stream);
     }
     return status;
 }
