@@ -193,7 +193,7 @@ TEST(Report, TextOfKnownSteps)
     EXPECT_EQ(result.out.find('\033'), std::string::npos);
     EXPECT_EQ(result.out.find("warning"), std::string::npos) << result.out;
     for (const std::string &line : lines_of(result.out))
-        EXPECT_LE(line.size(), 110u) << line;
+        EXPECT_LE(line.size(), 100u) << line;
 }
 
 /* Which bucket comes first. */

@@ -7,7 +7,7 @@
 #include "tools/brigade/cli.h"
 #include "tools/brigade/report.h"
 
-enum { NAME_MAX_COLUMNS = 24, CELL = 9 };
+enum { NAME_MAX_COLUMNS = 22, CELL = 8 };
 
 /* Text from a trace must not drive the terminal. What is too long loses its beginning. */
 static const char *shown_name(char buffer[NAME_MAX_COLUMNS + 1], const char *name)
@@ -157,7 +157,7 @@ typedef struct row {
 static void cell(const brg_stat *stat)
 {
     if (stat && stat->n)
-        printf("%*.3f", CELL, ms(stat->median));
+        printf(" %*.3f", CELL - 1, ms(stat->median));
     else
         printf("%*s", CELL, "-");
 }
@@ -175,7 +175,7 @@ static void row_print(const row *op, const brg_stat *exposed)
     else
         printf("%*s", CELL, "");
     if (op->busbw->n)
-        printf("%8.*f", op->busbw->median < 10 ? 3 : 1, op->busbw->median);
+        printf(" %7.*f", op->busbw->median < 10 ? 3 : 1, op->busbw->median);
     else
         printf("%8s", "-");
     char per_step[48];
@@ -222,9 +222,8 @@ static void bucket_table(const report *r)
         bucket_rows(r, &data->buckets[r->order[i]]);
     if (r->top < data->nbuckets)
         printf("... and %zu more (--top 0 shows all)\n", data->nbuckets - r->top);
-    printf("times in ms, from the beginning of the step; busbw in GB/s; RS reduce-scatter, AR "
-           "all-reduce, "
-           "AG all-gather\n");
+    printf("times in ms, from the beginning of the step; busbw in GB/s\n"
+           "RS reduce-scatter, AR all-reduce, AG all-gather\n");
 }
 
 void report_text(const report *r)
