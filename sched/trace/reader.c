@@ -369,6 +369,13 @@ void brg_trace_close(brg_trace *trace)
     free(trace);
 }
 
+void brg_trace_forget_records(brg_trace *trace)
+{
+    free(trace->recs);
+    trace->recs = NULL;
+    trace->nrecs = 0;
+}
+
 const char *brg_trace_name(const brg_trace *trace, uint64_t id)
 {
     return id < trace->nnames && trace->names[id] ? trace->names[id] : "?";

@@ -53,6 +53,9 @@ typedef struct brg_trace {
 brg_status brg_trace_open(const char *path, brg_trace **trace);
 void brg_trace_close(brg_trace *trace);
 
+/* Frees the records and keeps the rest. */
+void brg_trace_forget_records(brg_trace *trace);
+
 /* "?" when there is no such name. */
 const char *brg_trace_name(const brg_trace *trace, uint64_t id);
 /* The last value given to the key, or NULL. */

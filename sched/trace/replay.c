@@ -388,18 +388,22 @@ static double replayed(const cursor *cur, uint64_t t)
     return inside < cur->now ? inside : cur->now;
 }
 
+static bool is_free(const cursor *cur, uint32_t bucket)
+{
+    return cur->what == BRG_REPLAY_ALL ? bucket != BRG_NO_BUCKET : bucket == cur->bucket;
+}
+
 static double duration(const brg_replay *replay, const op *o, const cursor *cur)
 {
-    double whole = (double)(o->t1 - o->t0);
-    if (cur->what != BRG_REPLAY_BUCKET)
-        return cur->what == BRG_REPLAY_ALL ? 0 : whole;
-    double bytes = 0, freed_bytes = 0;
+    double whole = (double)(o->t1 - o->t0), bytes = 0, freed_bytes = 0;
     size_t freed = 0;
+    if (cur->what == BRG_REPLAY_NOTHING)
+        return whole;
     for (size_t i = o->first_member; i < o->first_member + o->nmembers; i++) {
-        bool is_free = replay->members[i].bucket == cur->bucket;
-        bytes += (double)replay->members[i].bytes;
-        freed_bytes += is_free ? (double)replay->members[i].bytes : 0;
-        freed += is_free;
+        const member *m = &replay->members[i];
+        bytes += (double)m->bytes;
+        freed_bytes += is_free(cur, m->bucket) ? (double)m->bytes : 0;
+        freed += is_free(cur, m->bucket);
     }
     if (freed == 0 || freed == o->nmembers)
         return freed ? 0 : whole;

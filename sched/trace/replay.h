@@ -36,7 +36,7 @@ typedef struct brg_replay_window {
 typedef enum brg_replay_free {
     BRG_REPLAY_NOTHING,
     BRG_REPLAY_BUCKET, /* one bucket's reductions and gathers */
-    BRG_REPLAY_ALL,
+    BRG_REPLAY_ALL,    /* all buckets'; collectives without a bucket stay */
 } brg_replay_free;
 
 /* `compute_stream`: collectives on it are part of the timeline, not of a queue; 0: unknown. Records

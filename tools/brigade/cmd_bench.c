@@ -7,6 +7,7 @@ const cli_entry *const cli_benchmarks[] = {
     &cli_bench_collective,
     &cli_bench_grad_ready,
     &cli_bench_plan,
+    &cli_bench_trace,
     NULL,
 };
 /* clang-format on */

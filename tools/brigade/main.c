@@ -14,6 +14,7 @@ const cli_entry *const cli_commands[] = {
     &cli_run,
     &cli_bench,
     &cli_plan,
+    &cli_report,
     &cli_version,
     &cli_completion,
     &cli_help,

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* brigade report: what a trace says about the steps, in one screen or as JSON. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/brigade/cli.h"
+#include "tools/brigade/report.h"
+
+typedef enum sort_key {
+    SORT_ID,
+    SORT_EXPOSED,
+    SORT_WAIT,
+    SORT_SIZE,
+    SORT_READY,
+    SORT_BUSBW
+} sort_key;
+static const char *const sort_words[] = {"id", "exposed", "wait", "size", "ready", "busbw", NULL};
+
+static struct {
+    bool json, rank_given;
+    int64_t rank, skip, top;
+    int sort;
+} opt = {.skip = 1, .top = 16};
+
+static const cli_option options[] = {
+    {.name = "json", .type = CLI_FLAG, .dest = &opt.json, .help = "Print one JSON document."},
+    {.name = "rank",
+     .short_name = 'r',
+     .type = CLI_INT,
+     .dest = &opt.rank,
+     .metavar = "N",
+     .max = UINT32_MAX,
+     .given = &opt.rank_given,
+     .help =
+         "Show the step and the buckets of this rank (default: of the one that computes most, for "
+         "which the others wait)."},
+    {.name = "skip",
+     .type = CLI_INT,
+     .dest = &opt.skip,
+     .metavar = "N",
+     .max = UINT32_MAX,
+     .help =
+         "Leave out the first N steps; the very first one learns and overlaps nothing (default: "
+         "1)."},
+    {.name = "sort",
+     .type = CLI_CHOICE,
+     .dest = &opt.sort,
+     .choices = sort_words,
+     .help = "Order of the buckets (default: id)."},
+    {.name = "top",
+     .type = CLI_INT,
+     .dest = &opt.top,
+     .metavar = "N",
+     .max = UINT32_MAX,
+     .help = "Print at most N buckets, 0 for all (default: 16; JSON always has all)."},
+    {.name = NULL},
+};
+
+static const cli_command command = {
+    .name = "report",
+    .summary = "Show what a trace says: step, overlap, exposed communication, buckets.",
+    .usage = "DIR|FILE [options]",
+    .details =
+        "DIR holds the files rank-N.ring that a traced run has written (brigade run -o DIR). The "
+        "trace "
+        "of a run that was killed, or is still going on, can be read.\n\n"
+        "A step is everything from one brg_zero_grad() to the next. Compute: some stream works. "
+        "Exposed: communication runs and nothing else does. Idle: neither. The three add up to the "
+        "step; the step shown is the one whose length is the median.\n\n"
+        "Of a bucket: when its last gradient was ready, its collective issued, started and ended, "
+        "counted from the beginning of its step; how long compute stood waiting for it; its bus "
+        "bandwidth as nccl-tests defines it; and what it costs: the time that the step would lose "
+        "if "
+        "that bucket's communication were free, found by replaying the recorded step without it. "
+        "The "
+        "replay error says how well the replay reproduces the step as it was. Costs of buckets "
+        "need "
+        "not add up: behind one another they hide each other.\n\n"
+        "Exit status: 0 on success, 2 for wrong usage, 3 if a file cannot be read, is no trace, or "
+        "is "
+        "cut off, 4 if there is nothing to report: no complete step, no collectives.\n\n"
+        "  brigade report traces\n"
+        "  brigade report traces --sort exposed --top 5\n"
+        "  brigade report traces --json | jq '.buckets[].exposed_ns'",
+    .options = options,
+};
+
+static int exit_code(brg_status status)
+{
+    return status == BRG_ERR_NO_DATA ? CLI_NO_DATA : CLI_INPUT;
+}
+
+static void report_free(report *r)
+{
+    for (size_t i = 0; i < r->nranks; i++) {
+        brg_rank_report_free(&r->ranks[i].data);
+        brg_trace_close(r->ranks[i].trace);
+    }
+    for (size_t i = 0; i < r->nwarnings; i++)
+        free(r->warnings[i]);
+    free(r->warnings);
+    free(r->ranks);
+    free(r->order);
+}
+
+/* Opens and analyzes one file. A trace with nothing in it is a warning, unless no trace has
+ * anything: the first such message is kept in `nothing`. */
+static brg_status rank_load(report *r, const char *path, char nothing[1024])
+{
+    report_rank *rank = &r->ranks[r->nranks];
+    brg_status status = brg_trace_open(path, &rank->trace);
+    if (status != BRG_OK)
+        return status;
+    r->nranks++;
+    const brg_analysis_options how = {.warmup_steps = (uint32_t)opt.skip};
+    status = brg_trace_analyze(rank->trace, &how, &rank->data);
+    brg_trace_forget_records(rank->trace);
+    rank->usable = status == BRG_OK;
+    if (status == BRG_ERR_NO_DATA) {
+        report_warn(r, "%s", brg_last_error());
+        if (!nothing[0])
+            snprintf(nothing, 1024, "%s", brg_last_error());
+        return BRG_OK;
+    }
+    return status;
+}
+
+static int rank_compare(const void *a, const void *b)
+{
+    const report_rank *x = a, *y = b;
+    return (x->trace->rank > y->trace->rank) - (x->trace->rank < y->trace->rank);
+}
+
+/* The files must be those of one run. False after a message. */
+static bool ranks_match(report *r)
+{
+    qsort(r->ranks, r->nranks, sizeof *r->ranks, rank_compare);
+    const brg_trace *first = r->ranks[0].trace;
+    r->world = first->world;
+    for (size_t i = 1; i < r->nranks; i++) {
+        const brg_trace *trace = r->ranks[i].trace;
+        if (trace->world != first->world) {
+            cli_fail(&command, CLI_INPUT, "traces of different runs: %s is of %u ranks, %s of %u",
+                     first->path, first->world, trace->path, trace->world);
+            return false;
+        }
+        if (trace->rank == r->ranks[i - 1].trace->rank) {
+            cli_fail(&command, CLI_INPUT, "%s and %s are both of rank %u",
+                     r->ranks[i - 1].trace->path, trace->path, trace->rank);
+            return false;
+        }
+    }
+    return true;
+}
+
+static int ranks_load(report *r)
+{
+    char **paths = NULL;
+    size_t npaths = 0;
+    char nothing[1024] = "";
+    brg_status status = brg_trace_list(r->path, &paths, &npaths);
+    if (status == BRG_OK) {
+        r->ranks = calloc(npaths, sizeof *r->ranks);
+        if (!r->ranks)
+            status = brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu ranks", r->path, npaths);
+    }
+    for (size_t i = 0; status == BRG_OK && i < npaths; i++)
+        status = rank_load(r, paths[i], nothing);
+    brg_trace_list_free(paths, npaths);
+    if (status != BRG_OK)
+        return cli_fail(&command, exit_code(status), "%s", brg_last_error());
+    if (!ranks_match(r))
+        return CLI_INPUT;
+    for (size_t i = 0; i < r->nranks; i++)
+        if (r->ranks[i].usable)
+            return CLI_OK;
+    return cli_fail(&command, CLI_NO_DATA, "%s", nothing);
+}
+
+/* Fastest, slowest, and the one to show. */
+static int ranks_choose(report *r)
+{
+    for (size_t i = 0; i < r->nranks; i++) {
+        const report_rank *rank = &r->ranks[i];
+        r->drops += rank->trace->drops;
+        r->torn += rank->trace->torn;
+        r->overwritten += rank->trace->overwritten;
+        r->invalid += rank->trace->invalid;
+        if (!rank->usable)
+            continue;
+        if (!r->fastest || rank->data.compute.median < r->fastest->data.compute.median)
+            r->fastest = rank;
+        if (!r->slowest || rank->data.compute.median > r->slowest->data.compute.median)
+            r->slowest = rank;
+        if (opt.rank_given && rank->trace->rank == opt.rank)
+            r->shown = rank;
+    }
+    if (opt.rank_given && !r->shown)
+        return cli_fail(&command, CLI_NO_DATA, "%s: nothing is recorded of rank %lld", r->path,
+                        (long long)opt.rank);
+    r->shown_by_choice = opt.rank_given;
+    if (!r->shown)
+        r->shown = r->slowest;
+    return CLI_OK;
+}
+
+static const report *sorting; /* qsort() has no argument for it */
+
+/* What rows are sorted by, largest first; ids and times: smallest first. */
+static double sort_value(const brg_bucket_report *bucket)
+{
+    switch ((sort_key)opt.sort) {
+    case SORT_EXPOSED:
+        return -bucket->exposed.median;
+    case SORT_WAIT:
+        return -bucket->wait.median;
+    case SORT_SIZE:
+        return -(double)bucket->meta.grad_bytes;
+    case SORT_READY:
+        return bucket->ready.median;
+    case SORT_BUSBW:
+        return -bucket->reduce_busbw.median;
+    case SORT_ID:
+        break;
+    }
+    return bucket->id;
+}
+
+static int row_compare(const void *a, const void *b)
+{
+    size_t i = *(const size_t *)a, k = *(const size_t *)b;
+    double x = sort_value(&sorting->shown->data.buckets[i]);
+    double y = sort_value(&sorting->shown->data.buckets[k]);
+    if (x != y)
+        return x < y ? -1 : 1;
+    return (i > k) - (i < k);
+}
+
+static bool rows_sort(report *r)
+{
+    size_t n = r->shown->data.nbuckets;
+    r->order = calloc(n + 1, sizeof *r->order);
+    if (!r->order)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        r->order[i] = i;
+    sorting = r;
+    qsort(r->order, n, sizeof *r->order, row_compare);
+    r->top = opt.top && (size_t)opt.top < n ? (size_t)opt.top : n;
+    return true;
+}
+
+static int report_print(report *r)
+{
+    int code = ranks_load(r);
+    if (code == CLI_OK)
+        code = ranks_choose(r);
+    if (code != CLI_OK)
+        return code;
+    if (!rows_sort(r))
+        return cli_fail(&command, CLI_INPUT, "%s: no memory", r->path);
+    report_warn_all(r);
+    if (!opt.json)
+        report_text(r);
+    else if (!report_json(r))
+        return cli_fail(&command, CLI_INPUT, "%s: no memory", r->path);
+    return CLI_OK;
+}
+
+static int run(int argc, char **argv)
+{
+    int first, code = cli_parse(&command, argc, argv, &first);
+    if (code >= 0)
+        return code;
+    if (first >= argc)
+        return cli_fail(&command, CLI_USAGE, "which trace? Give the directory that it is in");
+    if (first + 1 < argc)
+        return cli_fail(&command, CLI_USAGE, "unexpected argument '%s'", argv[first + 1]);
+    report r = {.path = argv[first]};
+    code = report_print(&r);
+    report_free(&r);
+    return cli_finish(&command, code);
+}
+
+const cli_entry cli_report = {&command, run};

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The report for a person: one screen. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/brigade/cli.h"
+#include "tools/brigade/report.h"
+
+enum { NAME_MAX_COLUMNS = 22, CELL = 8 };
+
+/* Text from a trace must not drive the terminal. What is too long loses its beginning. */
+static const char *shown_name(char buffer[NAME_MAX_COLUMNS + 1], const char *name)
+{
+    size_t length = strlen(name), from = 0;
+    if (length > NAME_MAX_COLUMNS)
+        from = length - NAME_MAX_COLUMNS;
+    size_t n = 0;
+    for (size_t i = from; name[i]; i++)
+        buffer[n++] =
+            (unsigned char)name[i] >= ' ' && (unsigned char)name[i] < 0x7f ? name[i] : '?';
+    if (from)
+        buffer[0] = '~';
+    buffer[n] = '\0';
+    return buffer;
+}
+
+static const char *bold(void)
+{
+    return cli_use_color(stdout) ? "\033[1m" : "";
+}
+
+static const char *plain(void)
+{
+    return cli_use_color(stdout) ? "\033[0m" : "";
+}
+
+static double ms(double time_ns)
+{
+    return time_ns / 1e6;
+}
+
+/* ---- The step ---- */
+
+static void heading(const report *r)
+{
+    const brg_rank_report *data = &r->shown->data;
+    const char *device = brg_trace_info_get(r->shown->trace, "device");
+    char name[NAME_MAX_COLUMNS + 1];
+    printf("%s: %zu of %u rank%s%s%s, %u of %u steps", r->path, r->nranks, r->world,
+           r->world == 1 ? "" : "s", device ? ", device " : "",
+           device ? shown_name(name, device) : "", data->steps_used, data->steps_recorded);
+    if (data->steps_warmup || data->steps_incomplete)
+        printf(" (left out: %u warm-up, %u incomplete)", data->steps_warmup,
+               data->steps_incomplete);
+    printf("\n\n");
+}
+
+static void part(const char *label, int64_t time_ns, int64_t step_ns, const brg_stat *stat)
+{
+    printf("  %-16s%12.3f ms  ", label, ms((double)time_ns));
+    if (stat->n && step_ns > 0)
+        printf("%5.1f%%", 100.0 * (double)time_ns / (double)step_ns);
+    else
+        printf("%6s", "");
+    printf("%14.3f %12.3f\n", ms(stat->median), ms(stat->p95));
+}
+
+/* One line as long as the step. */
+static void bar(const brg_partition *p)
+{
+    static const char *const utf8[] = {"\u2588", "\u2593", "\u2591", "\u00b7"};
+    static const char *const ascii[] = {"#", "+", "!", "."};
+    const char *const *marks = cli_use_utf8() ? utf8 : ascii;
+    const int64_t lengths[] = {p->compute_ns - p->overlapped_ns, p->overlapped_ns, p->exposed_ns,
+                               p->idle_ns};
+    const int columns = 64;
+    double done = 0;
+    int drawn = 0;
+    printf("  ");
+    for (int i = 0; i < 4; i++) {
+        done += p->step_ns > 0 ? (double)lengths[i] / (double)p->step_ns : 0;
+        for (; drawn < (int)(done * columns + 0.5) && drawn < columns; drawn++)
+            fputs(marks[i], stdout);
+    }
+    printf("\n  %s compute  %s compute and communication  %s exposed  %s idle\n\n", marks[0],
+           marks[1], marks[2], marks[3]);
+}
+
+static void step_table(const report *r)
+{
+    const brg_rank_report *data = &r->shown->data;
+    const brg_partition *p = &data->typical;
+    printf("%srank %u%s%s\n", bold(), r->shown->trace->rank, plain(),
+           r->nranks > 1 && !r->shown_by_choice ? ", which computes most (--rank N shows another)"
+                                                : "");
+    printf("  %-16s%15s  %6s%14s %12s\n", "", "median step", "share", "median ms", "p95 ms");
+    part("step", p->step_ns, 0, &data->step);
+    part("compute", p->compute_ns, p->step_ns, &data->compute);
+    part("communication", p->communication_ns, p->step_ns, &data->communication);
+    part("  overlapped", p->overlapped_ns, p->step_ns, &data->overlapped);
+    part("  exposed", p->exposed_ns, p->step_ns, &data->exposed);
+    part("idle", p->idle_ns, p->step_ns, &data->idle);
+    bar(p);
+}
+
+static void named_line(const char *label, const brg_named_report *list, size_t count,
+                       const brg_stat *norm)
+{
+    char name[NAME_MAX_COLUMNS + 1], buffer[32];
+    if (!count && !(norm && norm->n))
+        return;
+    printf("%-10s", label);
+    for (size_t i = 0; i < count; i++)
+        printf("%s %s %s", i ? "," : "", shown_name(name, list[i].name),
+               cli_time_ns(buffer, list[i].time.median));
+    if (norm && norm->n)
+        printf("%s norm %s", count ? "," : "", cli_time_ns(buffer, norm->median));
+    printf("\n");
+}
+
+static void rank_lines(const report *r)
+{
+    const brg_rank_report *data = &r->shown->data;
+    char low[32], high[32];
+    if (r->fastest != r->slowest) {
+        double fast = r->fastest->data.compute.median, slow = r->slowest->data.compute.median;
+        printf("%-10s compute %s (rank %u) to %s (rank %u)", "ranks", cli_time_ns(low, fast),
+               r->fastest->trace->rank, cli_time_ns(high, slow), r->slowest->trace->rank);
+        if (fast > 0)
+            printf(", spread %.1f%%", 100 * (slow / fast - 1));
+        printf("\n");
+    }
+    named_line("spans", data->computes, data->ncomputes, NULL);
+    named_line("optimizer", data->optimizers, data->noptimizers, &data->norm);
+    printf("%-10s ", "replay");
+    if (data->replay_error.n)
+        printf("error %.1f%% (p95 %.1f%%); with all buckets free the step loses %s\n",
+               100 * data->replay_error.median, 100 * data->replay_error.p95,
+               cli_time_ns(low, data->exposed_all.median));
+    else
+        printf("not possible\n");
+    printf("%-10s %" PRIu64 " dropped, %" PRIu64 " torn, %" PRIu64 " overwritten, %" PRIu64
+           " invalid\n\n",
+           "records", r->drops, r->torn, r->overwritten, r->invalid);
+}
+
+/* ---- Buckets ---- */
+
+/* A reduction or a gather of one bucket. */
+typedef struct row {
+    const char *op;
+    const brg_stat *ready, *issued, *start, *end, *wait, *busbw;
+    report_count count;
+} row;
+
+static void cell(const brg_stat *stat)
+{
+    if (stat && stat->n)
+        printf(" %*.3f", CELL - 1, ms(stat->median));
+    else
+        printf("%*s", CELL, "-");
+}
+
+static void row_print(const row *op, const brg_stat *exposed)
+{
+    printf(" %2s", op->op);
+    cell(op->ready);
+    cell(op->issued);
+    cell(op->start);
+    cell(op->end);
+    cell(op->wait);
+    if (exposed)
+        cell(exposed);
+    else
+        printf("%*s", CELL, "");
+    if (op->busbw->n)
+        printf(" %7.*f", op->busbw->median < 10 ? 3 : 1, op->busbw->median);
+    else
+        printf("%8s", "-");
+    char per_step[48];
+    if (op->count.min == op->count.max)
+        snprintf(per_step, sizeof per_step, "%" PRIu64, op->count.min);
+    else
+        snprintf(per_step, sizeof per_step, "%" PRIu64 "-%" PRIu64, op->count.min, op->count.max);
+    printf("%6s\n", per_step);
+}
+
+static void bucket_rows(const report *r, const brg_bucket_report *b)
+{
+    char name[NAME_MAX_COLUMNS + 1], number[32], size[32];
+    const row rows[] = {
+        {"RS", &b->ready, &b->reduce_issued, &b->reduce_start, &b->reduce_end, &b->reduce_wait,
+         &b->reduce_busbw, report_count_of(r, b->id, REPORT_REDUCE_SCATTERS)},
+        {"AR", &b->ready, &b->reduce_issued, &b->reduce_start, &b->reduce_end, &b->reduce_wait,
+         &b->reduce_busbw, report_count_of(r, b->id, REPORT_ALL_REDUCES)},
+        {"AG", NULL, &b->gather_issued, &b->gather_start, &b->gather_end, &b->gather_wait,
+         &b->gather_busbw, report_count_of(r, b->id, REPORT_ALL_GATHERS)},
+    };
+    snprintf(number, sizeof number, "bucket %u", b->id);
+    shown_name(name, b->described ? b->meta.name : number);
+    const char *bytes = b->described ? cli_bytes(size, (double)b->meta.grad_bytes) : "-";
+    bool first = true;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!rows[i].count.max)
+            continue;
+        printf("%-*s %10s", NAME_MAX_COLUMNS, first ? name : "", first ? bytes : "");
+        row_print(&rows[i], first ? &b->exposed : NULL);
+        first = false;
+    }
+    if (first)
+        printf("%-*s %10s  no collectives\n", NAME_MAX_COLUMNS, name, bytes);
+}
+
+static void bucket_table(const report *r)
+{
+    const brg_rank_report *data = &r->shown->data;
+    printf("%s%-*s %10s op%*s%*s%*s%*s%*s%*s%8s%6s%s\n", bold(), NAME_MAX_COLUMNS, "bucket", "size",
+           CELL, "ready", CELL, "issued", CELL, "start", CELL, "end", CELL, "wait", CELL, "exposed",
+           "busbw", "/step", plain());
+    for (size_t i = 0; i < r->top; i++)
+        bucket_rows(r, &data->buckets[r->order[i]]);
+    if (r->top < data->nbuckets)
+        printf("... and %zu more (--top 0 shows all)\n", data->nbuckets - r->top);
+    printf("times in ms, from the beginning of the step; busbw in GB/s\n"
+           "RS reduce-scatter, AR all-reduce, AG all-gather\n");
+}
+
+void report_text(const report *r)
+{
+    heading(r);
+    step_table(r);
+    rank_lines(r);
+    bucket_table(r);
+    if (r->nwarnings)
+        printf("\n");
+    for (size_t i = 0; i < r->nwarnings; i++) {
+        printf("warning: ");
+        for (const char *c = r->warnings[i]; *c; c++)
+            putchar((unsigned char)*c >= ' ' && *c != 0x7f ? *c : '?');
+        printf("\n");
+    }
+}
