@@ -73,6 +73,11 @@ static int check_call(host_comm *c, const host_call *call, const char *what)
     if (call->kind == HOST_ALL_TO_ALL &&
         overlap(call->send, call->recv, call->count * elem_bytes * n))
         return invalid(what, "send and receive buffer overlap");
+    if ((sends && (uintptr_t)call->send % elem_bytes) ||
+        (receives && (uintptr_t)call->recv % elem_bytes))
+        return host_fail(BRG_NCCL_INVALID_ARGUMENT, BRG_ERR_INVALID_ARGUMENT,
+                         "%s of %s: a buffer is not aligned to %zu bytes", what,
+                         host_dtype_text(call->dtype), elem_bytes);
     return BRG_NCCL_OK;
 }
 

@@ -121,11 +121,7 @@ static int exchange(host_comm *parent, const split_entry *mine, split_entry *all
                       .count = sizeof *mine,
                       .send = mine,
                       .recv = all};
-    int result = host_call_submit(&call, parent, NULL);
-    int error = atomic_load(&parent->error);
-    if (!result && error)
-        result = host_fail(error, parent->error_cause, "%s", parent->error_text);
-    return result;
+    return host_call_submit(&call, parent, NULL);
 }
 
 int host_split_now(host_comm *parent, int color, int key, void **child)

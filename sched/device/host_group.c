@@ -156,6 +156,18 @@ int host_jobs_run(host_job *jobs, int count)
     return result;
 }
 
+/* Work on the NULL stream is over when the call returns, so the call can say how it went. */
+static int run_here(host_comm *c, host_op *op)
+{
+    host_comm_ref(c); /* another thread may abort it meanwhile */
+    host_op_run(op);
+    int error = atomic_load(&c->error);
+    if (error)
+        error = host_fail(error, c->error_cause, "%s", c->error_text);
+    host_comm_unref(c);
+    return error;
+}
+
 /* Hands a call to its stream, or, on the NULL stream outside groups, runs it here. */
 int host_call_submit(const host_call *call, host_comm *c, host_stream *stream)
 {
@@ -183,7 +195,7 @@ int host_call_submit(const host_call *call, host_comm *c, host_stream *stream)
     if (error)
         host_comm_unref(c);
     else if (!stream)
-        host_op_run(&op);
+        error = run_here(c, &op);
     return error;
 }
 
@@ -246,7 +258,7 @@ static int batch_submit(host_comm *c, host_batch *batch, host_stream *stream)
     if (error)
         batch_drop(c, batch);
     else if (!stream)
-        host_op_run(&op);
+        error = run_here(c, &op);
     return error;
 }
 

@@ -19,7 +19,8 @@
 #include "sched/device/host.h"
 #include "sched/status.h"
 
-enum { BRG_RT_INVALID_DEVICE = 101 }; /* cudaErrorInvalidDevice */
+/* cudaErrorInitializationError (its text is the thread's last error), cudaErrorInvalidDevice */
+enum { BRG_RT_INITIALIZATION = 3, BRG_RT_INVALID_DEVICE = 101 };
 
 #define HOST_LINE 64 /* bytes of a cache line */
 #define HOST_INLINE_BYTES ((size_t)8 << 10)

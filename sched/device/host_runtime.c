@@ -10,14 +10,13 @@ static _Thread_local int current_device;
 int host_get_device_count(int *count)
 {
     double value;
-    if (!count ||
-        host_env_number("BRIGADE_HOST_DEVICES", DEFAULT_DEVICES, 1, HOST_MAX_DEVICES, &value))
+    if (!count)
         return BRG_RT_INVALID_VALUE;
-    if (value != (double)(int)value) {
-        host_fail(BRG_RT_INVALID_VALUE, BRG_ERR_INVALID_ARGUMENT,
-                  "environment: BRIGADE_HOST_DEVICES=%g: expected a whole number", value);
-        return BRG_RT_INVALID_VALUE;
-    }
+    if (host_env_number("BRIGADE_HOST_DEVICES", DEFAULT_DEVICES, 1, HOST_MAX_DEVICES, &value))
+        return BRG_RT_INITIALIZATION;
+    if (value != (double)(int)value)
+        return host_fail(BRG_RT_INITIALIZATION, BRG_ERR_INVALID_ARGUMENT,
+                         "environment: BRIGADE_HOST_DEVICES=%g: expected a whole number", value);
     *count = (int)value;
     return BRG_RT_OK;
 }
@@ -32,9 +31,9 @@ int host_get_device(int *device)
 
 int host_set_device(int device)
 {
-    int count;
-    if (host_get_device_count(&count))
-        return BRG_RT_INVALID_VALUE;
+    int count = 0, error = host_get_device_count(&count);
+    if (error)
+        return error;
     if (device < 0 || device >= count)
         return BRG_RT_INVALID_DEVICE;
     current_device = device;
@@ -59,6 +58,8 @@ static const char *error_string(int error)
         return "invalid value";
     case BRG_RT_NO_MEMORY:
         return "out of memory";
+    case BRG_RT_INITIALIZATION:
+        return host_thread_error();
     case BRG_RT_INVALID_DEVICE:
         return "no such device";
     case BRG_RT_NOT_READY:

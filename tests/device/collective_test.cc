@@ -177,7 +177,7 @@ void everything(int n, int r, const brg_unique_id &id, const std::vector<size_t>
 }
 
 /* The last size is large enough to leave the inline path for every type. */
-const std::vector<size_t> sizes = {0, 1, 7, 1000, 10007};
+const std::vector<size_t> sizes = {0, 1, 7, 600, 8209};
 
 TEST(CollectivesThreads, EverythingOnThree)
 {
@@ -191,7 +191,7 @@ TEST(CollectivesThreads, StagedOnThree)
 {
     brg_unique_id id = new_id();
     setenv("BRIGADE_HOST_TRANSPORT", "staged", 1);
-    run_threads(3, [&](int r) { everything(3, r, id, {9001}, false, "staged"); });
+    run_threads(3, [&](int r) { everything(3, r, id, {8209}, false, "staged"); });
     unsetenv("BRIGADE_HOST_TRANSPORT");
 }
 
@@ -220,27 +220,27 @@ TEST(CollectivesProcesses, DeviceMemory)
 
 TEST(CollectivesProcesses, MappedDeviceMemory)
 {
-    over_processes(3, "mapped", {10007}, true, "direct");
+    over_processes(3, "mapped", {8209}, true, "direct");
 }
 
 TEST(CollectivesProcesses, MappedCannotReachOtherMemory)
 {
-    over_processes(3, "mapped", {9001}, false, "staged");
+    over_processes(3, "mapped", {8209}, false, "staged");
 }
 
 TEST(CollectivesProcesses, CopiedOtherMemory)
 {
-    over_processes(3, "copy", {9001}, false, "direct");
+    over_processes(3, "copy", {8209}, false, "direct");
 }
 
 TEST(CollectivesProcesses, Staged)
 {
-    over_processes(3, "staged", {0, 13, 10007}, true, "staged");
+    over_processes(3, "staged", {13, 8209}, true, "staged");
 }
 
 TEST(CollectivesProcesses, EightRanks)
 {
-    over_processes(8, "auto", {5, 8209}, true, "direct");
+    over_processes(8, "auto", {5, 1031}, true, nullptr);
 }
 
 /* Several staging slots and reduction pieces, more than one round. */

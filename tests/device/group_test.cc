@@ -343,6 +343,10 @@ TEST(Communicator, BadArgumentsAreNamed)
     EXPECT_NE(strstr(t->last_error(nullptr), "broadcast: there is no rank 1 among 1 ranks"),
               nullptr);
     EXPECT_EQ(t->all_to_all(&x, &x, 1, BRG_NCCL_FLOAT32, c, s), BRG_NCCL_INVALID_ARGUMENT);
+    alignas(8) char odd[9];
+    EXPECT_EQ(t->all_reduce(odd + 1, odd + 1, 1, BRG_NCCL_FLOAT32, 0, c, s),
+              BRG_NCCL_INVALID_ARGUMENT);
+    EXPECT_NE(strstr(t->last_error(nullptr), "not aligned to 4 bytes"), nullptr);
     EXPECT_EQ(t->all_reduce(nullptr, nullptr, 0, BRG_NCCL_FLOAT32, 0, c, s), 0);
     rank.sync();
     EXPECT_EQ(rank.async_error(), 0);

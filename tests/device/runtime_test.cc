@@ -291,8 +291,13 @@ TEST(Devices, CountIsConfigurableAndCurrentIsPerThread)
     EXPECT_EQ(rt()->set_device(2), 0);
     for (const char *bad : {"0", "x", "2.5", "99999"}) {
         setenv("BRIGADE_HOST_DEVICES", bad, 1);
-        EXPECT_NE(rt()->get_device_count(&count), 0) << bad;
-        EXPECT_NE(strstr(nccl()->last_error(nullptr), "BRIGADE_HOST_DEVICES"), nullptr);
+        brg_device device_tables = {rt(), nccl()};
+        int error = rt()->get_device_count(&count);
+        ASSERT_NE(error, 0) << bad;
+        EXPECT_NE(brg_rt_status(&device_tables, error, "devices"), BRG_OK);
+        EXPECT_NE(strstr(brg_last_error(), (std::string("BRIGADE_HOST_DEVICES=") + bad).c_str()),
+                  nullptr)
+            << brg_last_error();
     }
     unsetenv("BRIGADE_HOST_DEVICES");
     EXPECT_NE(rt()->set_device(-1), 0);
