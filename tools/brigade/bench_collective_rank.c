@@ -158,40 +158,43 @@ static bool barrier(rank_state *s)
     return nccl_ok(s, result, "barrier") && finish(s, "barrier");
 }
 
-static bool time_collective(rank_state *s, bench_op op, size_t count)
+/* Copies as many bytes as the collective must bring this rank. */
+static void copy_bytes(rank_state *s, size_t moved)
 {
-    uint64_t *times = bench_times(s->shared, s->plan, s->rank, false);
-    for (int i = -s->plan->warmup; i < s->plan->iterations; i++) {
-        uint64_t start = now_ns();
-        if (!nccl_ok(s, issue(s, op, count), "collective") || !finish(s, "collective"))
-            return false;
-        if (i >= 0)
-            times[i] = now_ns() - start;
+    for (size_t left = moved; left;) {
+        size_t n = left < s->plan->max_bytes ? left : s->plan->max_bytes;
+        memcpy(s->recv, s->send, n);
+        left -= n;
     }
-    if (s->rank == 0)
-        snprintf(s->shared->algorithm, sizeof s->shared->algorithm, "%s",
-                 brg_host_algorithm(s->comm));
-    return true;
 }
 
-/* Every rank copies, at the same time, as many bytes as the collective must bring it. */
-static bool time_copies(rank_state *s, bench_op op, size_t bytes)
+/* Collective and copies take turns, so that whatever else the machine does hits both alike. */
+static bool time_both(rank_state *s, bench_op op, size_t count)
 {
-    uint64_t *times = bench_times(s->shared, s->plan, s->rank, true);
+    uint64_t *times = bench_times(s->shared, s->plan, s->rank, false);
+    uint64_t *copy_times = bench_times(s->shared, s->plan, s->rank, true);
+    size_t bytes = bench_bytes(s->plan, op, count);
     size_t moved = bench_moved_bytes(s->plan, op, bytes, s->rank);
     for (int i = -s->plan->warmup; i < s->plan->iterations; i++) {
         if (!barrier(s))
             return false;
         uint64_t start = now_ns();
-        for (size_t left = moved; left;) {
-            size_t n = left < s->plan->max_bytes ? left : s->plan->max_bytes;
-            memcpy(s->recv, s->send, n);
-            left -= n;
-        }
+        if (!nccl_ok(s, issue(s, op, count), "collective") || !finish(s, "collective"))
+            return false;
+        uint64_t end = now_ns();
+        if (s->rank == 0 && i == 0)
+            snprintf(s->shared->algorithm, sizeof s->shared->algorithm, "%s",
+                     brg_host_algorithm(s->comm));
         if (!barrier(s))
             return false;
-        if (i >= 0)
-            times[i] = now_ns() - start;
+        uint64_t copy_start = now_ns();
+        copy_bytes(s, moved);
+        if (!barrier(s))
+            return false;
+        if (i >= 0) {
+            times[i] = end - start;
+            copy_times[i] = now_ns() - copy_start;
+        }
     }
     return true;
 }
@@ -333,7 +336,7 @@ static bool check(rank_state *s, bench_op op, size_t count)
 static bool measure(rank_state *s, bench_op op, size_t bytes, uint32_t index)
 {
     size_t count = bench_count(s->plan, op, bytes);
-    if (!time_collective(s, op, count) || !time_copies(s, op, bench_bytes(s->plan, op, count)))
+    if (!time_both(s, op, count))
         return false;
     if (s->plan->check && !check(s, op, count))
         return false;
