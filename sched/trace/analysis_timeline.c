@@ -173,6 +173,31 @@ static int partition_compare(const void *a, const void *b)
     return (x->step_ns > y->step_ns) - (x->step_ns < y->step_ns);
 }
 
+/* The mean of the middle half: one step alone, the median one, can be far from typical in its
+ * parts. */
+static brg_partition typical_of(brg_partition *partitions, size_t n)
+{
+    double step = 0, overlapped = 0, exposed = 0, idle = 0;
+    size_t from = n / 4, to = n - n / 4;
+    qsort(partitions, n, sizeof *partitions, partition_compare);
+    for (size_t i = from; i < to; i++) {
+        step += (double)partitions[i].step_ns;
+        overlapped += (double)partitions[i].overlapped_ns;
+        exposed += (double)partitions[i].exposed_ns;
+        idle += (double)partitions[i].idle_ns;
+    }
+    double count = (double)(to - from);
+    brg_partition p = {
+        .step_ns = (int64_t)(step / count),
+        .overlapped_ns = (int64_t)(overlapped / count),
+        .exposed_ns = (int64_t)(exposed / count),
+        .idle_ns = (int64_t)(idle / count),
+    };
+    p.compute_ns = p.step_ns - p.exposed_ns - p.idle_ns; /* whole numbers that add up */
+    p.communication_ns = p.overlapped_ns + p.exposed_ns;
+    return p;
+}
+
 brg_status brg_analysis_timeline(brg_analysis *a)
 {
     brg_status status;
@@ -187,8 +212,7 @@ brg_status brg_analysis_timeline(brg_analysis *a)
         partitions[i] = partition_of(a, &a->windows[a->first + i]);
         BRG_TRY(partition_sample(a, &a->windows[a->first + i], &partitions[i]), out);
     }
-    qsort(partitions, n, sizeof *partitions, partition_compare);
-    a->report->typical = partitions[(n - 1) / 2];
+    a->report->typical = typical_of(partitions, n);
 out:
     free(partitions);
     return status;

@@ -152,8 +152,8 @@ TEST(Analysis, MedianAndP95AreNearestRank)
     EXPECT_EQ(r->step.min, 100);
     EXPECT_EQ(r->step.max, 139);
     EXPECT_EQ(r->step.median, 119);
-    EXPECT_EQ(r->step.p95, 137); /* 38 of 40 are not above it */
-    EXPECT_EQ(r->typical.step_ns, 119);
+    EXPECT_EQ(r->step.p95, 137);         /* 38 of 40 are not above it */
+    EXPECT_EQ(r->typical.step_ns, 119);  /* mean of 110 to 129, rounded down */
     EXPECT_EQ(r->typical.exposed_ns, 0); /* all of it is under what counts as compute */
     EXPECT_FALSE(r->waits_recorded);
     EXPECT_EQ(r.bucket(0).exposed.n, 0u);
@@ -320,6 +320,16 @@ TEST(Analysis, PartitionAgainstCounting)
         check(r->overlapped, &brg_partition::overlapped_ns);
         check(r->exposed, &brg_partition::exposed_ns);
         check(r->idle, &brg_partition::idle_ns);
+        const brg_partition &p = r->typical;
+        ASSERT_EQ(p.step_ns, p.compute_ns + p.exposed_ns + p.idle_ns);
+        ASSERT_EQ(p.communication_ns, p.overlapped_ns + p.exposed_ns);
+        double sum = 0; /* of the middle half */
+        std::sort(expected.begin(), expected.end(),
+                  [](auto &x, auto &y) { return x.step_ns < y.step_ns; });
+        size_t cut = expected.size() / 4, middle = expected.size() - 2 * cut;
+        for (size_t i = cut; i < cut + middle; i++)
+            sum += (double)expected[i].step_ns;
+        ASSERT_EQ(p.step_ns, (int64_t)(sum / (double)middle));
         if (HasFatalFailure())
             FAIL() << "round " << round;
     }

@@ -130,6 +130,19 @@ TEST(Replay, CollectivesOnTheComputeStreamAreWork)
     EXPECT_EQ(replay.run(BRG_REPLAY_ALL), (Lengths{1000}));
 }
 
+/* A loss that is averaged between the buckets: nobody's bucket, so it stays when all are free. */
+TEST(Replay, CollectivesWithoutBucketStay)
+{
+    TraceBuilder t;
+    t.ready(0, 0, 1400);
+    t.collective(0, BRG_FUNC_ALL_REDUCE, BRG_NO_BUCKET, 1400, 1400, 1600, 100);
+    t.collective(0, BRG_FUNC_ALL_REDUCE, 0, 1400, 1600, 1700, 100);
+    t.wait(0, BRG_FUNC_ALL_REDUCE, 0, 1500, 1700);
+    Replay replay(t, {{1000, 2000}});
+    EXPECT_EQ(replay.run(), (Lengths{1000}));
+    EXPECT_EQ(replay.run(BRG_REPLAY_ALL), (Lengths{900}));
+}
+
 TEST(Replay, NothingRecorded)
 {
     TraceBuilder t;

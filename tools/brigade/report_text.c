@@ -94,7 +94,7 @@ static void step_table(const report *r)
     printf("%srank %u%s%s\n", bold(), r->shown->trace->rank, plain(),
            r->nranks > 1 && !r->shown_by_choice ? ", which computes most (--rank N shows another)"
                                                 : "");
-    printf("  %-16s%15s  %6s%14s %12s\n", "", "median step", "share", "median ms", "p95 ms");
+    printf("  %-16s%15s  %6s%14s %12s\n", "", "typical step", "share", "median ms", "p95 ms");
     part("step", p->step_ns, 0, &data->step);
     part("compute", p->compute_ns, p->step_ns, &data->compute);
     part("communication", p->communication_ns, p->step_ns, &data->communication);
