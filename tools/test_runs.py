@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts test cases over several runs of `meson test`, for tools/check.
 
+targets DIR SUITE...     prints what ninja has to build for these suites
 collect DIR LOG COUNTS   reads meson's log and the XML files of GoogleTest in DIR, writes COUNTS
 broken DIR COUNTS        DIR could not be built: one failure
 total COUNTS...          prints a line per run, what failed, and "N passed, M failed"
@@ -12,8 +13,28 @@ cases. A program that is no GoogleTest is one case.
 import json
 import os
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree as ET
+
+
+def introspect(directory, what):
+    text = subprocess.run(["meson", "introspect", directory, what], check=True,
+                          capture_output=True, text=True).stdout
+    return json.loads(text)
+
+
+def targets(directory, suites):
+    files = {t["id"]: t["filename"] for t in introspect(directory, "--targets")}
+    wanted = set()
+    for test in introspect(directory, "--tests"):
+        if not {s.split(":")[-1] for s in test["suite"]} & set(suites):
+            continue
+        for target in test["depends"]:
+            wanted.update(files.get(target, []))
+    base = os.path.realpath(directory)
+    for path in sorted(wanted):
+        print(os.path.relpath(os.path.realpath(path), base))
 
 
 def cases_of_xml(path):
@@ -100,6 +121,9 @@ def total(paths):
 
 
 def main(args):
+    if len(args) > 2 and args[0] == "targets":
+        targets(args[1], args[2:])
+        return 0
     if len(args) == 4 and args[0] == "collect":
         collect(*args[1:])
         return 0
