@@ -30,7 +30,8 @@ void brg_store_f32(void *dst, brg_dtype dtype, size_t start, const float *restri
                    size_t numel)
 {
     if (dtype == BRG_FLOAT32) {
-        memmove((float *)dst + start, values, numel * sizeof *values);
+        if (numel > 0) /* empty tensors may have no memory */
+            memmove((float *)dst + start, values, numel * sizeof *values);
         return;
     }
     uint16_t *restrict to = (uint16_t *)dst + start;

@@ -182,7 +182,9 @@ TEST(NewtonSchulz, SquareWithModerateCondition)
     for (int i = 0; i < n; i++)
         g[(size_t)i * n + i] += 1;
     for (int set = BRG_NS_QUINTIC; set <= BRG_NS_CUBIC5; set++)
-        EXPECT_LT(newton_schulz_error(g, n, n, schedule_of((brg_ns_coefficients)set)), 1e-5) << set;
+        EXPECT_LT(newton_schulz_error(g, n, n, schedule_of((brg_ns_coefficients)set)),
+                  set == BRG_NS_CANS ? 5e-5 : 1e-5)
+            << set;
 }
 
 TEST(NewtonSchulz, OneStepOfEachParity)
@@ -273,7 +275,8 @@ TEST(Muon, AgainstFloat64)
             }
             EXPECT_LT(ref::relative_error(run.p.data(), p.v), 2e-6)
                 << "case " << bits << " " << rows << "x" << cols;
-            EXPECT_LT(ref::relative_error(run.m.data(), m.v), 1e-6);
+            for (size_t i = 0; i < m.v.size(); i++) // against the gradients' size, which is 1/4
+                ASSERT_NEAR(run.m[i], m.v[i], 1e-6);
         }
     }
 }
