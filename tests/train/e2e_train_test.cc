@@ -291,6 +291,28 @@ TEST(Train, TraceNamesTheLayers)
     brg_trace_close(trace);
 }
 
+// What all ranks find wrong alike is said once, and all of them end with the same code.
+TEST(Train, RanksRefuseTogetherWithOneMessage)
+{
+    const struct {
+        Words options;
+        int code;
+        const char *expected;
+    } cases[] = {
+        {{"--global-batch", "6"}, 2, "--global-batch 6 is not a multiple of the 4 ranks"},
+        {{"--chain", "3", "--bucket-size", "1G"}, 2, "choose a smaller --bucket-size"},
+        {{"--json", "/nonexistent/curve"}, 3, "cannot write /nonexistent/curve: No such file"},
+    };
+    for (auto &c : cases) {
+        Result result = run(launch(4) + kSmall + c.options);
+        EXPECT_EQ(result.code, c.code) << result.err;
+        size_t at = result.err.find("brigade-train: ");
+        ASSERT_NE(at, std::string::npos) << result.err;
+        EXPECT_NE(result.err.find(c.expected), std::string::npos) << result.err;
+        EXPECT_EQ(result.err.find("brigade-train: ", at + 1), std::string::npos) << result.err;
+    }
+}
+
 // SIGTERM reaches the ranks at different moments; they stop after the same step, and say so.
 TEST(Train, SigtermEndsAllRanksAfterTheSameStep)
 {

@@ -128,15 +128,25 @@ static int train(trainer *t, FILE *json)
     return 128 + (stop_signal ? (int)stop_signal : SIGTERM);
 }
 
+/* Opens the file on rank 0. All ranks learn whether that went well; *code is the exit code if not.
+ */
 static FILE *open_json(trainer *t, int *code)
 {
-    FILE *json = t->options.json && t->rank == 0 ? fopen(t->options.json, "we") : NULL;
-    *code = 0;
-    if (!json && t->options.json && t->rank == 0) {
-        *code = cli_fail(&train_command, CLI_INPUT, "cannot write %s: %s", t->options.json,
-                         strerror(errno));
-        brg_context_abort(t->ctx);
+    int32_t refused = CLI_OK;
+    FILE *json = NULL;
+    *code = CLI_OK;
+    if (!t->options.json)
+        return NULL;
+    if (t->rank == 0) {
+        json = fopen(t->options.json, "we");
+        if (!json)
+            refused = cli_fail(&train_command, CLI_INPUT, "cannot write %s: %s", t->options.json,
+                               strerror(errno));
     }
+    brg_status status = brg_broadcast(t->ctx, &refused, 1, BRG_INT32, 0, t->stream);
+    if (status == BRG_OK)
+        status = brg_stream_synchronize(t->ctx, t->stream);
+    *code = status == BRG_OK ? refused : trainer_fail(t, status);
     return json;
 }
 

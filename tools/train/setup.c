@@ -28,6 +28,16 @@ int trainer_fail(trainer *t, brg_status status)
     return 1;
 }
 
+/* What all ranks find wrong alike is said once. The others wait for that, since a launcher ends
+ * rank 0 as soon as one of them is gone. */
+static int refuse(trainer *t, const char *message)
+{
+    if (t->rank == 0)
+        cli_fail(&train_command, CLI_USAGE, "%s", message);
+    brg_barrier(t->ctx);
+    return CLI_USAGE;
+}
+
 static int load_data(trainer *t)
 {
     char path[PATH_MAX], message[PATH_MAX + 512];
@@ -173,12 +183,12 @@ static int make_optimizers(trainer *t)
     }
     int others = groups - first, rest = wanted - (muon ? 1 : 0);
     if (others < rest) {
-        if (t->rank == 0)
-            cli_fail(
-                &train_command, CLI_USAGE,
-                "--chain %d needs %d bucket groups%s, there are %d; choose a smaller --bucket-size",
-                wanted, rest, muon ? " besides Muon's" : "", others);
-        code = CLI_USAGE;
+        char message[256];
+        snprintf(
+            message, sizeof message,
+            "--chain %d needs %d bucket groups%s, there are %d; choose a smaller --bucket-size",
+            wanted, rest, muon ? " besides Muon's" : "", others);
+        code = refuse(t, message);
         goto out;
     }
     if (muon) {
@@ -210,7 +220,7 @@ int trainer_open(trainer *t, const train_options *options)
     TRY(open_context(t));
     code = options_check_ranks(options, t->ranks, message, sizeof message);
     if (code >= 0)
-        return t->rank == 0 ? cli_fail(&train_command, code, "%s", message) : code;
+        return refuse(t, message);
     t->micro_batch = (int)(options->global_batch / t->ranks / options->grad_accumulation);
     const model_config config = {
         .vocab = t->data.vocab,
