@@ -7,15 +7,24 @@
 
 #include <string.h>
 
-/* *copy = the options in force. All structs have their version 1.0 size today. */
-#define BRG_OPTIONS_COPY(copy, given)                                                              \
-    do {                                                                                           \
-        memset((copy), 0, sizeof *(copy));                                                         \
-        if (given) {                                                                               \
-            size_t size_ = (given)->size ? (given)->size : sizeof *(copy);                         \
-            memcpy((copy), (given), size_ < sizeof *(copy) ? size_ : sizeof *(copy));              \
-        }                                                                                          \
-        (copy)->size = sizeof *(copy);                                                             \
-    } while (0)
+#include "sched/status.h"
+
+/* Fills `options`, a struct of `bytes` bytes that begins with a size_t, from the caller's, which
+ * may be NULL. All structs have their version 1.0 size today. `name` is for the message. */
+static inline brg_status brg_options_copy(const char *name, void *options, size_t bytes,
+                                          const void *given)
+{
+    size_t size = 0;
+    memset(options, 0, bytes);
+    if (given) {
+        memcpy(&size, given, sizeof size);
+        if (size && size < sizeof size)
+            return brg_fail(BRG_ERR_INVALID_ARGUMENT, "%s: size is %zu, expected sizeof or 0", name,
+                            size);
+        memcpy(options, given, size && size < bytes ? size : bytes);
+    }
+    memcpy(options, &bytes, sizeof bytes);
+    return BRG_OK;
+}
 
 #endif

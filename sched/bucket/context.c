@@ -203,8 +203,9 @@ brg_status brg_context_open(const brg_context_options *given, brg_context **out)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_context_open: the output is NULL");
     *out = NULL;
     brg_context_options options;
-    BRG_OPTIONS_COPY(&options, given);
-    brg_status status = BRG_OK;
+    brg_status status = brg_options_copy("brg_context_options", &options, sizeof options, given);
+    if (status != BRG_OK)
+        return status;
     brg_unique_id id = {{0}};
     brg_context *ctx = calloc(1, sizeof *ctx);
     if (!ctx)

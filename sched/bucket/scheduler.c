@@ -61,16 +61,18 @@ brg_status brg_scheduler_create(brg_context *ctx, const brg_layout *layout,
     brg_scheduler *sched = calloc(1, sizeof *sched);
     if (!sched)
         return brg_fail(BRG_ERR_NO_MEMORY, "no memory for a scheduler");
-    BRG_OPTIONS_COPY(&sched->options, given);
+    sched->step_stamp = sched->end_stamp = BRG_NO_STAMP;
+    sched->ctx = ctx;
+    BRG_TRY(
+        brg_options_copy("brg_scheduler_options", &sched->options, sizeof sched->options, given),
+        fail);
     if (!sched->options.buckets_per_group)
         sched->options.buckets_per_group = 1;
-    sched->ctx = ctx;
     sched->layout = layout;
     sched->sharded = !sched->options.all_reduce;
     sched->learning = true;
     sched->learning_forward = true;
     sched->misread_param = -1;
-    sched->step_stamp = sched->end_stamp = BRG_NO_STAMP;
     BRG_TRY(check_options(&sched->options), fail);
     /* First of all what differs between ranks: everything after this may assume that it does not.
      */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "sched/layout/layout.h"
-#include "sched/status.h"
+#include "sched/options.h"
 
 const char *brg_algorithm_str(brg_algorithm algorithm)
 {
@@ -30,21 +30,6 @@ const char *brg_packing_str(brg_packing packing)
         return "absorb";
     }
     return NULL;
-}
-
-/* Copies what the caller's version of the struct has. */
-static brg_status copy_options(const brg_layout_options *given, brg_layout_options *options)
-{
-    *options = (brg_layout_options){0};
-    if (!given)
-        return BRG_OK;
-    size_t size = given->size ? given->size : sizeof *options;
-    if (size < offsetof(brg_layout_options, packing))
-        return brg_fail(BRG_ERR_INVALID_ARGUMENT,
-                        "brg_layout_options.size is %zu, expected sizeof(brg_layout_options) or 0",
-                        size);
-    memcpy(options, given, size < sizeof *options ? size : sizeof *options);
-    return BRG_OK;
 }
 
 static brg_status check_ranges(const brg_layout_options *options)
@@ -81,7 +66,7 @@ static brg_status check_ranges(const brg_layout_options *options)
 
 brg_status brg_layout_options_resolve(const brg_layout_options *given, brg_layout_options *options)
 {
-    brg_status status = copy_options(given, options);
+    brg_status status = brg_options_copy("brg_layout_options", options, sizeof *options, given);
     if (status == BRG_OK)
         status = check_ranges(options);
     if (status != BRG_OK)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "sched/optim/optimizer_impl.h"
+#include "sched/options.h"
 
 typedef struct adamw {
     brg_optimizer base;
@@ -25,7 +26,7 @@ static const brg_optim_class adamw_class = {.name = "adamw", .update = update};
 static brg_status read_options(const brg_adamw_options *from, brg_adamw_options *o)
 {
     brg_status status;
-    BRG_TRY(brg_optim_copy_options("adamw", from, o, sizeof *o), out);
+    BRG_TRY(brg_options_copy("adamw", o, sizeof *o, from), out);
     BRG_TRY(brg_optim_option("adamw", "lr", &o->lr, 1e-3, 0, INFINITY), out);
     BRG_TRY(brg_optim_option("adamw", "beta1", &o->beta1, 0.9, 0, 1), out);
     BRG_TRY(brg_optim_option("adamw", "beta2", &o->beta2, 0.999, 0, 1), out);

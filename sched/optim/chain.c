@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sched/optim/optimizer_impl.h"
+#include "sched/options.h"
 
 static const brg_optim_class chain_class = {.name = "chain"};
 
@@ -60,7 +61,7 @@ brg_status brg_chain_create(brg_optimizer *const *children, int num_children,
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "chain: no place for the chain");
     *chain = NULL;
     brg_chain_options o = {0};
-    BRG_TRY(brg_optim_copy_options("chain", options, &o, sizeof o), fail);
+    BRG_TRY(brg_options_copy("chain", &o, sizeof o, options), fail);
     BRG_TRY(brg_optim_option("chain", "max_grad_norm", &o.max_grad_norm, 0, 0, INFINITY), fail);
     BRG_TRY(check_children(children, num_children), fail);
     BRG_TRY(check_groups(children, num_children), fail);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "sched/optim/optimizer_impl.h"
+#include "sched/options.h"
 
 /* Shape and row split of a slot's matrix. */
 typedef struct matrix {
@@ -49,7 +50,7 @@ static const brg_optim_class muon_class = {.name = "muon", .update = update, .de
 static brg_status read_options(const brg_muon_options *from, brg_muon_options *o)
 {
     brg_status status;
-    BRG_TRY(brg_optim_copy_options("muon", from, o, sizeof *o), out);
+    BRG_TRY(brg_options_copy("muon", o, sizeof *o, from), out);
     BRG_TRY(brg_optim_option("muon", "lr", &o->lr, 0.02, 0, INFINITY), out);
     BRG_TRY(brg_optim_option("muon", "momentum", &o->momentum, 0.95, 0, 1), out);
     BRG_TRY(brg_optim_option("muon", "extra_scale", &o->extra_scale, 1, 0, INFINITY), out);

@@ -23,21 +23,6 @@ brg_status brg_optim_option(const char *optimizer, const char *option, double *v
     return BRG_OK;
 }
 
-brg_status brg_optim_copy_options(const char *optimizer, const void *from, void *options,
-                                  size_t bytes)
-{
-    if (!from)
-        return BRG_OK;
-    size_t given = 0;
-    memcpy(&given, from, sizeof given);
-    if (given != 0 && given < bytes)
-        return brg_fail(BRG_ERR_INVALID_ARGUMENT,
-                        "%s: options of %zu bytes given, version 1.0 has %zu", optimizer, given,
-                        bytes);
-    memcpy(options, from, bytes);
-    return BRG_OK;
-}
-
 brg_status brg_optim_init_common(brg_optimizer *optimizer, const brg_optim_class *class,
                                  brg_scheduler *sched)
 {

@@ -70,9 +70,6 @@ struct brg_optimizer {
  * that names optimizer and option. */
 brg_status brg_optim_option(const char *optimizer, const char *option, double *value,
                             double fallback, double lowest, double limit);
-/* Copies the caller's options over the zeroed `options` of `bytes`; both begin with their size. */
-brg_status brg_optim_copy_options(const char *optimizer, const void *from, void *options,
-                                  size_t bytes);
 
 /* Fills the zeroed `optimizer`: claims groups (NULL: all that are layer-wise, or all that are not),
  * makes slots with num_states states of zeros each. On failure brg_optimizer_destroy() frees what

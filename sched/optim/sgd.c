@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "sched/optim/optimizer_impl.h"
+#include "sched/options.h"
 
 typedef struct sgd {
     brg_optimizer base;
@@ -25,7 +26,7 @@ static const brg_optim_class sgd_class = {.name = "sgd", .update = update};
 static brg_status read_options(const brg_sgd_options *from, brg_sgd_options *o)
 {
     brg_status status;
-    BRG_TRY(brg_optim_copy_options("sgd", from, o, sizeof *o), out);
+    BRG_TRY(brg_options_copy("sgd", o, sizeof *o, from), out);
     BRG_TRY(brg_optim_option("sgd", "lr", &o->lr, 1e-3, 0, INFINITY), out);
     BRG_TRY(brg_optim_option("sgd", "momentum", &o->momentum, 0, 0, 1), out);
     BRG_TRY(brg_optim_option("sgd", "weight_decay", &o->weight_decay, 0, 0, INFINITY), out);
