@@ -122,7 +122,7 @@ BRG_API void brg_optimizer_destroy(brg_optimizer *optimizer);
  * scaled on its own.
  * @return BRG_ERR_INVALID_ARGUMENT unless num_row_groups * sum(block_rows) is the number of rows
  * and
- *         @p optimizer is a Muon that owns @p param. */
+ *         @p optimizer is a Muon that owns @p param. Blocks until its last step is done. */
 BRG_API brg_status brg_muon_set_row_split(brg_optimizer *optimizer, int param,
                                           int64_t num_row_groups, const int64_t *block_rows,
                                           int num_blocks);
@@ -142,7 +142,9 @@ BRG_API brg_status start_param_sync_for_bucket_group_subset(brg_optimizer *optim
 BRG_API brg_status brg_optimizer_set_lr(brg_optimizer *optimizer, double lr);
 
 /** The global gradient norm of the last brg_step(), before clipping; and how many steps were
- * skipped for a non-finite norm. Both block until that step is done. */
+ * skipped for a non-finite norm. Both block until that step is done. A chain's child gives
+ * those of its chain.
+ * @return BRG_ERR_STATE (norm only) before the first step. */
 BRG_API brg_status brg_grad_norm(brg_optimizer *optimizer, double *norm);
 BRG_API brg_status brg_skipped_steps(brg_optimizer *optimizer, int64_t *steps);
 

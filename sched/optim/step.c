@@ -150,8 +150,8 @@ out:
     return status;
 }
 
-/* The member that an optimizer's steps run on: what is on another stream, also of a member that was
- * stepped alone or reloaded there, comes first. */
+/* What an earlier call has put on another stream, for any member (a reload, a step before it joined
+ * the chain), comes first. */
 static brg_status follow_all(brg_optimizer *root, brg_stream stream)
 {
     brg_status status;

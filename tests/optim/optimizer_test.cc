@@ -421,6 +421,30 @@ TEST(Masters, ReloadTakesWhatTheCallerHasWritten)
     });
 }
 
+/* Work on one stream comes after the optimizer's earlier work on another. */
+TEST(Masters, ReloadOnAnotherStreamComesAfterTheStep)
+{
+    run_ranks(1, [&](int, brg_context *ctx) {
+        Job job(ctx, small_model(BRG_BFLOAT16));
+        Optimizers all;
+        brg_optimizer *chain = all.chain({all.muon(job.sched), all.adamw(job.sched)});
+        brg_stream slow = nullptr, other = nullptr;
+        ASSERT_OK(brg_stream_create(ctx, &slow));
+        ASSERT_OK(brg_stream_create(ctx, &other));
+        job.backward(0);
+        ref::Vec before = job.params(0);
+        ASSERT_OK(brg_stream_launch(
+            ctx, slow, [](void *) { std::this_thread::sleep_for(std::chrono::milliseconds(100)); },
+            nullptr));
+        ASSERT_OK(brg_step(chain, slow));
+        ASSERT_OK(brg_optimizer_reload_params(chain, other));
+        ASSERT_OK(brg_stream_synchronize(ctx, other));
+        EXPECT_NE(job.params(0), before);
+        brg_stream_destroy(ctx, slow);
+        brg_stream_destroy(ctx, other);
+    });
+}
+
 /* Fused QKV: blocks of the first layer's matrix against three matrices of their own. */
 TEST(RowSplit, EqualsSeparateMatrices)
 {
