@@ -107,6 +107,18 @@ static brg_status check_custom(const double (*custom)[3], int num_custom)
     return BRG_OK;
 }
 
+/* Largest |derivative| of ax + bx^3 + cx^5 on [0, 1], where the singular values of a normalised
+ * matrix lie: at an end, or where the second derivative 6bx + 20cx^3 is zero. */
+static double largest_slope(const double *tuple)
+{
+    double a = tuple[0], b = tuple[1], c = tuple[2];
+    double largest = fmax(fabs(a), fabs(a + 3 * b + 5 * c));
+    double square = c != 0 ? -3 * b / (10 * c) : -1; /* of the inner extremum */
+    if (square > 0 && square < 1)
+        largest = fmax(largest, fabs(a + 3 * b * square + 5 * c * square * square));
+    return largest;
+}
+
 brg_status brg_ns_schedule_make(brg_ns_coefficients set, int num_steps, const double (*custom)[3],
                                 int num_custom, brg_ns_schedule *schedule)
 {
@@ -142,5 +154,6 @@ brg_status brg_ns_schedule_make(brg_ns_coefficients set, int num_steps, const do
         schedule->tuples[i][1] = tuples[from][1] / pow(safety, 3);
         schedule->tuples[i][2] = tuples[from][2] / pow(safety, 5);
     }
+    schedule->steep = largest_slope(schedule->tuples[0]) > BRG_NS_STEEP;
     return BRG_OK;
 }

@@ -107,7 +107,7 @@ static brg_status read_matrices(muon *self)
         self->matrices[i].rows = rows;
         self->matrices[i].cols = cols;
     }
-    return brg_ns_workspace_create(max_elems, max_side, &self->workspace);
+    return brg_ns_workspace_create(max_elems, max_side, self->schedule.steep, &self->workspace);
 }
 
 brg_status brg_muon_create(brg_scheduler *sched, const brg_muon_options *options,

@@ -19,7 +19,12 @@ extern "C" {
 typedef struct brg_ns_schedule {
     int num_steps;
     double tuples[BRG_NS_MAX_STEPS][3];
+    bool steep; /* the first step multiplies differences by more than BRG_NS_STEEP somewhere in [0,
+                   1] */
 } brg_ns_schedule;
+
+/* Between polar_express (14.5), which float32 products bear, and cans (26), which they do not. */
+#define BRG_NS_STEEP 20.0
 
 /* num_steps 0: the set's own number. `custom` is read for BRG_NS_CUSTOM only.
  * BRG_ERR_INVALID_ARGUMENT: unknown set, steps out of range, cubic5 with other than 5 steps, a
@@ -27,13 +32,21 @@ typedef struct brg_ns_schedule {
 brg_status brg_ns_schedule_make(brg_ns_coefficients set, int num_steps, const double (*custom)[3],
                                 int num_custom, brg_ns_schedule *schedule);
 
+/* What one iteration works on; all of one element type, float or double. */
+typedef struct brg_ns_matrices {
+    void *x, *y;       /* rows x cols; the iteration moves between them */
+    void *gram, *poly; /* the smaller side squared */
+} brg_ns_matrices;
+
 /* Memory for matrices up to max_elems elements whose smaller side is at most max_side. */
 typedef struct brg_ns_workspace {
-    float *x, *y;       /* max_elems each; the iteration moves between them */
-    float *gram, *poly; /* max_side^2 each */
+    float *x, *y;         /* max_elems each */
+    float *gram, *poly;   /* max_side^2 each */
+    brg_ns_matrices wide; /* float64; in place of y, gram and poly for steep schedules */
 } brg_ns_workspace;
 
-brg_status brg_ns_workspace_create(int64_t max_elems, int64_t max_side,
+/* wide: for schedules that are steep, else for those that are not. */
+brg_status brg_ns_workspace_create(int64_t max_elems, int64_t max_side, bool wide,
                                    brg_ns_workspace *workspace);
 void brg_ns_workspace_destroy(brg_ns_workspace *workspace);
 

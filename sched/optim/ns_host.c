@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Newton-Schulz on the host, in float32 but for small matrices.
+/* Newton-Schulz on the host, in float32 but for small matrices and steep polynomials.
  *
  * X <- aX + (bA + cA^2)X with A = XX^T is X <- (aI + bA + cA^2)X; for a tall X the same polynomial
  * in A = X^TX is applied from the right, X(aI + bA + cA^2), which is the iteration on the
@@ -21,23 +21,25 @@
  * has slope 26); and BLAS calls would cost more than such a matrix's arithmetic. */
 enum { SMALL_ELEMS = 2048, SMALL_SIDE = 45 /* of the largest square one */ };
 
-static brg_status allocate_floats(int64_t numel, float **memory)
+static brg_status allocate(int64_t numel, size_t elem_bytes, void *memory)
 {
     size_t bytes = 0;
-    if (numel < 0 || __builtin_mul_overflow((size_t)numel, sizeof(float), &bytes) ||
+    if (numel < 0 || __builtin_mul_overflow((size_t)numel, elem_bytes, &bytes) ||
         __builtin_add_overflow(bytes, (size_t)64, &bytes))
         return brg_fail(BRG_ERR_NO_MEMORY,
                         "a Newton-Schulz workspace of %lld elements is too large",
                         (long long)numel);
     bytes -= bytes % 64; /* at least one cache line, and a multiple of it */
-    *memory = aligned_alloc(64, bytes);
-    if (!*memory)
+    void *made = aligned_alloc(64, bytes);
+    memcpy(memory, &made, sizeof made);
+    if (!made)
         return brg_fail(BRG_ERR_NO_MEMORY, "no memory for a Newton-Schulz workspace of %zu bytes",
                         bytes);
     return BRG_OK;
 }
 
-brg_status brg_ns_workspace_create(int64_t max_elems, int64_t max_side, brg_ns_workspace *workspace)
+brg_status brg_ns_workspace_create(int64_t max_elems, int64_t max_side, bool wide,
+                                   brg_ns_workspace *workspace)
 {
     brg_status status = BRG_OK;
     brg_ns_workspace made = {0};
@@ -45,10 +47,17 @@ brg_status brg_ns_workspace_create(int64_t max_elems, int64_t max_side, brg_ns_w
     if (max_side < 0 || max_side > INT_MAX || __builtin_mul_overflow(max_side, max_side, &square))
         return brg_fail(BRG_ERR_INVALID_ARGUMENT,
                         "Newton-Schulz: a matrix side of %lld is too large", (long long)max_side);
-    BRG_TRY(allocate_floats(max_elems, &made.x), fail);
-    BRG_TRY(allocate_floats(max_elems, &made.y), fail);
-    BRG_TRY(allocate_floats(square, &made.gram), fail);
-    BRG_TRY(allocate_floats(square, &made.poly), fail);
+    BRG_TRY(allocate(max_elems, sizeof(float), &made.x), fail);
+    if (wide) {
+        BRG_TRY(allocate(max_elems, sizeof(double), &made.wide.x), fail);
+        BRG_TRY(allocate(max_elems, sizeof(double), &made.wide.y), fail);
+        BRG_TRY(allocate(square, sizeof(double), &made.wide.gram), fail);
+        BRG_TRY(allocate(square, sizeof(double), &made.wide.poly), fail);
+    } else {
+        BRG_TRY(allocate(max_elems, sizeof(float), &made.y), fail);
+        BRG_TRY(allocate(square, sizeof(float), &made.gram), fail);
+        BRG_TRY(allocate(square, sizeof(float), &made.poly), fail);
+    }
     *workspace = made;
     return BRG_OK;
 fail:
@@ -62,6 +71,10 @@ void brg_ns_workspace_destroy(brg_ns_workspace *workspace)
     free(workspace->y);
     free(workspace->gram);
     free(workspace->poly);
+    free(workspace->wide.x);
+    free(workspace->wide.y);
+    free(workspace->wide.gram);
+    free(workspace->wide.poly);
     memset(workspace, 0, sizeof *workspace);
 }
 
@@ -71,38 +84,17 @@ static void multiply(float *x, int64_t numel, double factor)
         x[i] = (float)(x[i] * factor);
 }
 
-/* Copies the upper triangle to the lower one, in tiles so that the strided side stays in cache. */
-static void mirror_upper(float *a, int n)
-{
-    enum { TILE = 32 };
-    for (int row0 = 0; row0 < n; row0 += TILE)
-        for (int col0 = 0; col0 <= row0; col0 += TILE) {
-            int row_end = row0 + TILE < n ? row0 + TILE : n;
-            for (int row = row0; row < row_end; row++) {
-                int col_end = col0 + TILE < row ? col0 + TILE : row;
-                for (int col = col0; col < col_end; col++)
-                    a[(size_t)row * n + col] = a[(size_t)col * n + row];
-            }
-        }
-}
+#define REAL float
+#define NAME(x) x##_f32
+#include "sched/optim/ns_iterate.h"
+#undef REAL
+#undef NAME
 
-/* poly (upper triangle) = aI + bA + cA^2 */
-static void polynomial(brg_ns_workspace *w, int side, const double *tuple)
-{
-    size_t numel = (size_t)side * side;
-    float a = (float)tuple[0], b = (float)tuple[1], c = (float)tuple[2];
-    if (c != 0.0f) {
-        mirror_upper(w->gram, side);
-        memcpy(w->poly, w->gram, numel * sizeof(float));
-        brg_blas_gram(0, side, side, c, w->gram, b, w->poly);
-    } else {
-        for (int row = 0; row < side; row++)
-            for (int col = row; col < side; col++)
-                w->poly[(size_t)row * side + col] = b * w->gram[(size_t)row * side + col];
-    }
-    for (int i = 0; i < side; i++)
-        w->poly[(size_t)i * side + i] += a;
-}
+#define REAL double
+#define NAME(x) x##_f64
+#include "sched/optim/ns_iterate.h"
+#undef REAL
+#undef NAME
 
 /* A vector has one singular value, which is sent through the polynomials. */
 static double iterate_scalar(double x, const brg_ns_schedule *schedule)
@@ -159,20 +151,19 @@ static void iterate_small(float *matrix, int rows, int cols, double divisor,
             matrix[r * cols + c] = (float)x[tall ? c * rows + r : r * cols + c];
 }
 
-static float *iterate_large(brg_ns_workspace *workspace, int rows, int cols,
-                            const brg_ns_schedule *schedule)
+/* Polynomials that are steep where the singular values are multiply the rounding of float32
+ * products beyond float32 accuracy of the result: iterated in float64, in the workspace's second
+ * half. */
+static void iterate_wide(brg_ns_workspace *workspace, int rows, int cols, double divisor,
+                         const brg_ns_schedule *schedule)
 {
-    int tall = rows > cols, side = tall ? cols : rows, length = tall ? rows : cols;
-    float *from = workspace->x, *to = workspace->y;
-    for (int i = 0; i < schedule->num_steps; i++) {
-        brg_blas_gram(tall, side, length, 1.0f, from, 0.0f, workspace->gram);
-        polynomial(workspace, side, schedule->tuples[i]);
-        brg_blas_symm(tall, rows, cols, workspace->poly, from, to);
-        float *swap = from;
-        from = to;
-        to = swap;
-    }
-    return from;
+    size_t numel = (size_t)rows * (size_t)cols;
+    double *x = workspace->wide.x;
+    for (size_t i = 0; i < numel; i++)
+        x[i] = workspace->x[i] / divisor;
+    const double *result = iterate_f64(&workspace->wide, rows, cols, schedule);
+    for (size_t i = 0; i < numel; i++)
+        workspace->x[i] = (float)result[i];
 }
 
 float *brg_ns_orthogonalize_host(brg_ns_workspace *workspace, int64_t rows, int64_t cols,
@@ -191,6 +182,11 @@ float *brg_ns_orthogonalize_host(brg_ns_workspace *workspace, int64_t rows, int6
         iterate_small(workspace->x, (int)rows, (int)cols, divisor, schedule);
         return workspace->x;
     }
+    if (workspace->wide.x) {
+        iterate_wide(workspace, (int)rows, (int)cols, divisor, schedule);
+        return workspace->x;
+    }
     multiply(workspace->x, numel, 1.0 / divisor);
-    return iterate_large(workspace, (int)rows, (int)cols, schedule);
+    const brg_ns_matrices narrow = {workspace->x, workspace->y, workspace->gram, workspace->poly};
+    return iterate_f32(&narrow, (int)rows, (int)cols, schedule);
 }
