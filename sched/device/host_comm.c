@@ -160,10 +160,12 @@ static int meet(host_comm *c, _Atomic uint32_t *word, uint64_t start_ns, uint64_
 {
     for (;;) {
         uint32_t value = atomic_load(word);
-        int result = host_comm_adopt(c);
+        bool complete = value >= (uint32_t)c->num_ranks;
+        /* Once all are here it does not matter that one of them has gone again. */
+        int result = complete ? BRG_NCCL_OK : host_comm_adopt(c);
         if (!result)
             result = open_peers(c);
-        if (result || value >= (uint32_t)c->num_ranks)
+        if (result || complete)
             return result;
         for (int r = 0; r < c->num_ranks; r++)
             if (r != c->rank && c->peers[r] && host_peer_dead(c->peers[r]))

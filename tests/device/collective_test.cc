@@ -182,9 +182,8 @@ const std::vector<size_t> sizes = {0, 1, 7, 600, 8209};
 TEST(CollectivesThreads, EverythingOnThree)
 {
     brg_unique_id id = new_id();
-    SegmentCheck check;
     run_threads(3, [&](int r) { everything(3, r, id, sizes, true, "direct"); });
-    EXPECT_TRUE(check.left().empty());
+    EXPECT_TRUE(segments_left().empty());
 }
 
 TEST(CollectivesThreads, StagedOnThree)
@@ -206,11 +205,10 @@ void over_processes(int n, const char *transport, const std::vector<size_t> &lis
 {
     test_seed();
     brg_unique_id id = new_id();
-    SegmentCheck check;
     setenv("BRIGADE_HOST_TRANSPORT", transport, 1);
     run_processes(n, [&](int r) { everything(n, r, id, list, device_memory, algorithm); });
     unsetenv("BRIGADE_HOST_TRANSPORT");
-    EXPECT_TRUE(check.left().empty());
+    EXPECT_TRUE(segments_left().empty());
 }
 
 TEST(CollectivesProcesses, DeviceMemory)

@@ -117,9 +117,8 @@ TEST(Group, OneThreadAllRanks)
     const int n = 4;
     void *comms[n];
     int devices[n] = {3, 2, 1, 0};
-    SegmentCheck check;
     ASSERT_EQ(nccl()->comm_init_all(comms, n, devices), 0) << nccl()->last_error(nullptr);
-    EXPECT_TRUE(check.left().empty());
+    EXPECT_TRUE(segments_left().empty());
     int value;
     for (int r = 0; r < n; r++) {
         EXPECT_EQ(nccl()->comm_count(comms[r], &value), 0);
@@ -255,7 +254,6 @@ TEST(Split, ColorsKeysAndNone)
 {
     for (bool threads : {false, true}) {
         brg_unique_id id = new_id();
-        SegmentCheck check;
         auto body = [&](int r) {
             Rank rank(id, 5, r);
             float sum = (float)(1 << r);
@@ -288,7 +286,7 @@ TEST(Split, ColorsKeysAndNone)
             run_threads(5, body);
         else
             run_processes(5, body);
-        EXPECT_TRUE(check.left().empty());
+        EXPECT_TRUE(segments_left().empty());
     }
 }
 

@@ -4,7 +4,6 @@
 #ifndef BRIGADE_TESTS_DEVICE_RANKS_H
 #define BRIGADE_TESTS_DEVICE_RANKS_H
 
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -32,37 +31,35 @@ inline const brg_nccl *nccl()
     return brg_host_nccl();
 }
 
-/* Names of Brigade's segments in /dev/shm. */
-inline std::vector<std::string> segments()
+/* Every id that this test program has made; other programs' segments come and go meanwhile. */
+inline std::vector<brg_unique_id> &made_ids()
 {
-    std::vector<std::string> names;
-    if (DIR *directory = opendir("/dev/shm")) {
-        while (const dirent *entry = readdir(directory))
-            if (!strncmp(entry->d_name, "brigade-", 8))
-                names.push_back(entry->d_name);
-        closedir(directory);
-    }
-    return names;
+    static std::vector<brg_unique_id> ids;
+    return ids;
 }
 
-class SegmentCheck /* nothing new may be left */
+inline brg_unique_id new_id()
 {
-  public:
-    SegmentCheck() : before_(segments())
-    {
-    }
-    std::vector<std::string> left() const
-    {
-        std::vector<std::string> names;
-        for (const std::string &name : segments())
-            if (std::find(before_.begin(), before_.end(), name) == before_.end())
-                names.push_back(name);
-        return names;
-    }
+    brg_unique_id id;
+    EXPECT_EQ(nccl()->get_unique_id(&id), 0);
+    made_ids().push_back(id);
+    return id;
+}
 
-  private:
-    std::vector<std::string> before_;
-};
+inline std::string segment_path(const brg_unique_id &id)
+{
+    return "/dev/shm/brigade-" + std::string(id.bytes + 8, 32);
+}
+
+/* The segments of this program's ids that are there. */
+inline std::vector<std::string> segments_left()
+{
+    std::vector<std::string> names;
+    for (const brg_unique_id &id : made_ids())
+        if (access(segment_path(id).c_str(), F_OK) == 0)
+            names.push_back(segment_path(id));
+    return names;
+}
 
 using RankBody = std::function<void(int rank)>;
 
@@ -105,13 +102,6 @@ inline void run_threads(int n, const RankBody &body)
         threads.emplace_back([&body, r] { body(r); });
     for (std::thread &thread : threads)
         thread.join();
-}
-
-inline brg_unique_id new_id()
-{
-    brg_unique_id id;
-    EXPECT_EQ(nccl()->get_unique_id(&id), 0);
-    return id;
 }
 
 /* One rank's communicator and stream, ended in the right order. */
