@@ -101,6 +101,8 @@ static brg_status report_fill(brg_analysis *a)
         *rank[i].stat = brg_samples_stat(&a->samples, brg_key(KEY_RANK, 0), rank[i].metric);
     for (size_t i = 0; i < report->nbuckets; i++)
         bucket_fill(a, &report->buckets[i]);
+    report->other_collectives = brg_samples_stat_by_step(&a->samples, brg_key(KEY_OTHER, 0), M_TIME,
+                                                         BRG_FOLD_SUM, a->end - a->first);
     return named_fill(a);
 }
 

@@ -77,6 +77,7 @@ typedef struct brg_rank_report {
     brg_named_report *optimizers; /* in order of first appearance */
     size_t noptimizers;
     brg_stat norm;
+    brg_stat other_collectives; /* ns per step in collectives that belong to no bucket */
 } brg_rank_report;
 
 typedef struct brg_analysis_options {

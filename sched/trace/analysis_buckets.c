@@ -129,6 +129,16 @@ static brg_status wait_sample(brg_analysis *a, const brg_rec *rec)
     return status;
 }
 
+/* A collective without a bucket. */
+static brg_status other_sample(brg_analysis *a, const brg_rec *rec)
+{
+    const brg_window *w = brg_analysis_step_at(a, rec->t0_ns);
+    if (!w || rec->bucket != BRG_NO_BUCKET)
+        return BRG_OK;
+    uint64_t t1 = rec->t1_ns < w->t1 ? rec->t1_ns : w->t1;
+    return sample(a, brg_key(KEY_OTHER, 0), M_TIME, w, (double)(t1 - rec->t0_ns));
+}
+
 static brg_status named_sample(brg_analysis *a, const brg_rec *rec)
 {
     const brg_window *w = brg_analysis_step_at(a, rec->t0_ns);
@@ -160,6 +170,9 @@ static brg_status spans_sample(brg_analysis *a)
         }
         case BRG_REC_WAIT:
             status = wait_sample(a, rec);
+            break;
+        case BRG_REC_COLLECTIVE:
+            status = other_sample(a, rec);
             break;
         case BRG_REC_COMPUTE:
         case BRG_REC_OPTIMIZER:

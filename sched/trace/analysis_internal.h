@@ -37,7 +37,14 @@ typedef enum brg_metric {
 } brg_metric;
 
 /* Keys of samples: what in the upper half, which in the lower. */
-enum { KEY_RANK = 0, KEY_BUCKET = 1, KEY_COMPUTE = 2, KEY_OPTIMIZER = 3, KEY_NORM = 4 };
+enum {
+    KEY_RANK = 0,
+    KEY_BUCKET = 1,
+    KEY_COMPUTE = 2,
+    KEY_OPTIMIZER = 3,
+    KEY_NORM = 4,
+    KEY_OTHER = 5
+};
 
 static inline uint64_t brg_key(uint64_t what, uint32_t which)
 {

@@ -7,6 +7,9 @@
 
 #define NO_OP SIZE_MAX
 
+/* One collective begins this soon after another if it has waited for it: launch and wake-up. */
+#define QUEUE_GAP_NS 200000u
+
 /* What a bucket's record is about. */
 typedef enum role { ROLE_OTHER, ROLE_REDUCE, ROLE_GATHER } role;
 
@@ -181,14 +184,18 @@ static uint64_t update_until(const builder *b, uint64_t t)
     return low ? b->updates[low - 1] : 0;
 }
 
-/* When this collective could have begun, had its queue been empty. Where it is not known what it
- * needed from the compute timeline, it stays where it was. */
-static uint64_t release_of(const builder *b, const brg_rec *rec)
+/* When this collective could have begun, had its queue been empty. `queue_end`: when its queue
+ * became empty before it. If that was long before, it did not wait for its queue: it began when it
+ * could. Otherwise that is told by what it needed; where nothing is known of that, it stays where
+ * it was. */
+static uint64_t release_of(const builder *b, const brg_rec *rec, uint64_t queue_end)
 {
     role kind = role_of(rec->func);
     const moment key = {.bucket = rec->bucket, .role = kind, .step = rec->step, .t = rec->t0_ns};
     const moment *ready = moment_until(b->readies, b->nreadies, &key, ready_compare);
     uint64_t release = 0;
+    if (rec->t0_ns > queue_end && rec->t0_ns - queue_end > QUEUE_GAP_NS)
+        return rec->t0_ns;
     if (ready && ready->step == rec->step)
         release = ready->t;
     else if (kind == ROLE_GATHER)
@@ -242,12 +249,15 @@ static void builder_free(builder *b)
 static void ops_build(brg_replay *replay, builder *b)
 {
     op *last = NULL;
-    uint64_t last_lane = 0;
+    uint64_t last_lane = 0, queue_end = 0, lane_end = 0;
     for (size_t i = 0; i < b->ncolls; i++) {
         const brg_rec *rec = b->colls[i];
         bool same_lane = last && lane_of(rec) == last_lane;
-        uint64_t release = release_of(b, rec);
-        if (same_lane && rec->t0_ns == last->t0 && rec->t1_ns == last->t1) {
+        bool same_op = same_lane && rec->t0_ns == last->t0 && rec->t1_ns == last->t1;
+        if (!same_op)
+            queue_end = same_lane ? lane_end : 0;
+        uint64_t release = release_of(b, rec, queue_end);
+        if (same_op) {
             last->release = release > last->release ? release : last->release;
         } else {
             /* Who is behind another in the queue is not released before him. */
@@ -261,6 +271,7 @@ static void ops_build(brg_replay *replay, builder *b)
                          .lane = replay->nlanes - 1,
                          .first_member = i};
             last_lane = lane_of(rec);
+            lane_end = rec->t1_ns > queue_end ? rec->t1_ns : queue_end;
         }
         replay->members[i] = (member){.bucket = rec->bucket, .bytes = rec->bytes};
         last->nmembers++;

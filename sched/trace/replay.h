@@ -6,12 +6,14 @@
  *     max(its release point on the compute timeline, end of the one before it in its queue)
  * and the compute timeline goes on at
  *     max(arrival at the wait, end of the collective waited for).
- * A reduction is released when its bucket's last gradient is ready and it has been issued; a
- * gather, when the parameters have been updated and it has been issued. Launch and wake-up
- * latencies are not in the model: the difference between the replay of the unchanged recording and
- * the recording shows how much that leaves unexplained. Not modelled either: compute that would run
- * faster if it did not share the machine with communication, and other ranks that would arrive
- * earlier.
+ * One that began long after its queue had become empty was released when it began. One that waited
+ * for its queue was released by what it needed: a reduction, when its bucket's last gradient was
+ * ready and it had been issued; a gather, when the parameters had been updated (a READY record with
+ * func ALL_GATHER says so; without one, the last OPTIMIZER span that ended before it began) and it
+ * had been issued; but not before the one ahead of it. Launch and wake-up latencies are not in the
+ * model: the difference between the replay of the unchanged recording and the recording shows how
+ * much that leaves unexplained. Not modelled either: compute that would run faster if it did not
+ * share the machine with communication, and other ranks that would arrive earlier.
  */
 #ifndef BRIGADE_SCHED_TRACE_REPLAY_H
 #define BRIGADE_SCHED_TRACE_REPLAY_H

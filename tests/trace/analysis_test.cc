@@ -112,6 +112,7 @@ TEST(Analysis, TwoBucketsByHand)
     EXPECT_STREQ(r->optimizers[1].name, "AdamW");
     EXPECT_STAT(r->optimizers[1].time, 50, 5);
     EXPECT_STAT(r->norm, 20, 5);
+    EXPECT_STAT(r->other_collectives, 0, 5);
     ASSERT_EQ(r->ncomputes, 2u);
     EXPECT_STREQ(r->computes[0].name, "forward");
     EXPECT_STAT(r->computes[0].time, 300, 5);
@@ -197,6 +198,21 @@ TEST(Analysis, GroupedCollectivesShareTheirBandwidth)
     EXPECT_STAT(r.bucket(0).exposed, 75, 2); /* its share of the bytes */
     EXPECT_STAT(r.bucket(1).exposed, 25, 2);
     EXPECT_STAT(r->exposed_all, 100, 2);
+}
+
+TEST(Analysis, CollectivesWithoutBucket)
+{
+    TraceBuilder t;
+    for (uint32_t s = 0; s < 4; s++) {
+        two_bucket_step(t, s, 1000 + 1000 * s);
+        t.collective(s, BRG_FUNC_ALL_REDUCE, BRG_NO_BUCKET, 0, 1300 + 1000 * s, 1330 + 1000 * s, 4);
+        t.collective(s, BRG_FUNC_BROADCAST, BRG_NO_BUCKET, 0, 1340 + 1000 * s, 1345 + 1000 * s, 4);
+    }
+    Report r(t);
+    ASSERT_EQ(r.status, BRG_OK) << brg_last_error();
+    EXPECT_STAT(r->other_collectives, 35, 3);
+    EXPECT_STAT(r->communication, 485, 3);
+    EXPECT_EQ(r->nbuckets, 2u);
 }
 
 TEST(Analysis, WhichStepsCount)

@@ -92,6 +92,25 @@ TEST(Replay, SerialBucketsAddUp)
     EXPECT_EQ(replay.run(BRG_REPLAY_ALL), (Lengths{550}));
 }
 
+/* The host ran ahead: issued early, ready early, but held back until backward had ended. */
+TEST(Replay, HeldBackIsNotReleasedByReadiness)
+{
+    const uint64_t u = 1000000;
+    TraceBuilder t;
+    t.collective(0, BRG_FUNC_ALL_GATHER, 1, 0, 900 * u, 1000 * u, 100); /* of the step before */
+    for (uint32_t b = 0; b < 2; b++)
+        t.ready(0, b, (1100 + 100 * b) * u);
+    t.collective(0, BRG_FUNC_REDUCE_SCATTER, 0, 1001 * u, 1500 * u, 1600 * u, 100);
+    t.collective(0, BRG_FUNC_REDUCE_SCATTER, 1, 1001 * u, 1600 * u, 1800 * u, 100);
+    t.wait(0, BRG_FUNC_REDUCE_SCATTER, 0, 1500 * u, 1600 * u);
+    t.wait(0, BRG_FUNC_REDUCE_SCATTER, 1, 1600 * u, 1800 * u);
+    Replay replay(t, {{1000 * u, 2000 * u}});
+    EXPECT_EQ(replay.run(), (Lengths{1000.0 * u}));
+    EXPECT_EQ(replay.run(BRG_REPLAY_BUCKET, 0), (Lengths{900.0 * u}));
+    EXPECT_EQ(replay.run(BRG_REPLAY_BUCKET, 1), (Lengths{800.0 * u}));
+    EXPECT_EQ(replay.run(BRG_REPLAY_ALL), (Lengths{700.0 * u}));
+}
+
 /* A bucket nobody waits for long, but behind which the last one queues, is exposed through it. */
 TEST(Replay, QueueingCounts)
 {

@@ -250,6 +250,7 @@ bool report_json(const report *r)
     json_object_set_new(root, "computes", named_json(data->computes, data->ncomputes));
     json_object_set_new(root, "optimizers", named_json(data->optimizers, data->noptimizers));
     json_object_set_new(root, "norm_ns", median_ns(&data->norm));
+    json_object_set_new(root, "other_collectives_ns", median_ns(&data->other_collectives));
     json_object_set_new(root, "ranks", ranks);
     json_object_set_new(root, "spread", spread_json(r));
     json_object_set_new(root, "missing_ranks", missing_json(r));

@@ -133,6 +133,9 @@ static void rank_lines(const report *r)
     }
     named_line("spans", data->computes, data->ncomputes, NULL);
     named_line("optimizer", data->optimizers, data->noptimizers, &data->norm);
+    if (data->other_collectives.max > 0)
+        printf("%-10s %s a step in collectives that belong to no bucket\n", "other",
+               cli_time_ns(low, data->other_collectives.median));
     printf("%-10s ", "replay");
     if (data->replay_error.n)
         printf("error %.1f%% (p95 %.1f%%); with all buckets free the step loses %s\n",
