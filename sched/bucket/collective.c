@@ -130,6 +130,13 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
 {
     const brg_runtime *rt = ctx->device.rt;
     void *done = NULL;
+    brg_rec record = {.kind = BRG_REC_COLLECTIVE,
+                      .func = call->kind == ALL_REDUCE ? BRG_FUNC_ALL_REDUCE : BRG_FUNC_BROADCAST,
+                      .step = brg_timeline_step(ctx->timeline),
+                      .bucket = BRG_NO_BUCKET,
+                      .dtype = (uint8_t)call->type,
+                      .bytes = call->count * brg_dtype_bytes(call->type),
+                      .stream = 1};
     brg_status status = brg_context_check(ctx);
     if (status != BRG_OK)
         return status;
@@ -140,14 +147,7 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
     int result = brg_context_count_op_locked(ctx, call_locked(ctx, call));
     status = brg_context_nccl(ctx, result, "collective");
     int end = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
-    brg_rec record = {.kind = BRG_REC_COLLECTIVE,
-                      .func = call->kind == ALL_REDUCE ? BRG_FUNC_ALL_REDUCE : BRG_FUNC_BROADCAST,
-                      .step = brg_timeline_step(ctx->timeline),
-                      .bucket = BRG_NO_BUCKET,
-                      .dtype = (uint8_t)call->type,
-                      .bytes = call->count * brg_dtype_bytes(call->type),
-                      .stream = 1,
-                      .aux = issued_ns};
+    record.aux = issued_ns;
     brg_timeline_emit(ctx->timeline, &record, begin, end);
     if (status != BRG_OK)
         goto unlock;
@@ -160,8 +160,14 @@ unlock:
     pthread_mutex_unlock(&ctx->issue_lock);
     /* Outside of the lock: on the host's NULL stream this blocks. A later record of the same event,
      * by another thread, only makes the wait longer. */
-    if (done)
+    if (done) {
+        int before = brg_timeline_stamp(ctx->timeline, stream);
         status = brg_context_rt(ctx, rt->stream_wait_event(stream, done), "stream_wait_event");
+        record.kind = BRG_REC_WAIT;
+        record.aux = 0;
+        brg_timeline_emit(ctx->timeline, &record, before,
+                          brg_timeline_stamp(ctx->timeline, stream));
+    }
     return status;
 }
 

@@ -9,10 +9,13 @@
 #include <sys/stat.h>
 
 #include "sched/bucket/bootstrap.h"
+#include "sched/device/host.h"
 #include "sched/options.h"
 
 #define DEFAULT_INIT_TIMEOUT_S 60.0
 #define DEFAULT_COLLECTIVE_TIMEOUT_S 600.0
+/* The host engine's own time-out comes first: it knows which rank is late. */
+#define WATCHDOG_GRACE_S 2.0
 
 brg_status brg_context_rt(const brg_context *ctx, int error, const char *what)
 {
@@ -94,6 +97,21 @@ static brg_status env_int(const char *name, int lowest, int highest, int *value)
     return BRG_OK;
 }
 
+/* The option, else the environment variable, else the default. */
+static brg_status get_timeout(double option, const char *name, double fallback, double *seconds)
+{
+    const char *text = getenv(name);
+    *seconds = option > 0 ? option : fallback;
+    if (option > 0 || !text || !*text)
+        return BRG_OK;
+    char *end;
+    *seconds = strtod(text, &end);
+    if (*end || !(*seconds > 0 && *seconds < 1e9))
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT,
+                        "environment variable %s is \"%s\", expected seconds above 0", name, text);
+    return BRG_OK;
+}
+
 /* Who this rank is: from the options, or from the environment as torchrun sets it. */
 static brg_status read_ranks(brg_context *ctx, const brg_context_options *options)
 {
@@ -118,7 +136,7 @@ out:
 
 /* The group's id: the caller's, our own where there is one rank, else rank 0's over TCP. */
 static brg_status get_unique_id(brg_context *ctx, const brg_context_options *options,
-                                brg_unique_id *id)
+                                double timeout, brg_unique_id *id)
 {
     if (options->unique_id) {
         *id = *options->unique_id;
@@ -133,7 +151,6 @@ static brg_status get_unique_id(brg_context *ctx, const brg_context_options *opt
     int port = 29500;
     BRG_TRY(env_int("MASTER_PORT", 1, 65535, &port), out);
     BRG_TRY(env_int("BRIGADE_MASTER_PORT", 1, 65535, &port), out);
-    double timeout = options->init_timeout_s > 0 ? options->init_timeout_s : DEFAULT_INIT_TIMEOUT_S;
     BRG_TRY(brg_bootstrap_run(address && *address ? address : "127.0.0.1", port, ctx->rank,
                               ctx->world, timeout, id),
             out);
@@ -207,6 +224,7 @@ brg_status brg_context_open(const brg_context_options *given, brg_context **out)
     if (status != BRG_OK)
         return status;
     brg_unique_id id = {{0}};
+    double init_timeout = 0, timeout = 0;
     brg_context *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         return brg_fail(BRG_ERR_NO_MEMORY, "no memory for a context");
@@ -225,15 +243,21 @@ brg_status brg_context_open(const brg_context_options *given, brg_context **out)
     }
     BRG_TRY(read_ranks(ctx, &options), fail);
     BRG_TRY(open_device(ctx, &options), fail);
-    BRG_TRY(get_unique_id(ctx, &options, &id), fail);
+    BRG_TRY(get_timeout(options.init_timeout_s, "BRIGADE_INIT_TIMEOUT", DEFAULT_INIT_TIMEOUT_S,
+                        &init_timeout),
+            fail);
+    BRG_TRY(get_timeout(options.collective_timeout_s, "BRIGADE_COLLECTIVE_TIMEOUT",
+                        DEFAULT_COLLECTIVE_TIMEOUT_S, &timeout),
+            fail);
+    if (ctx->device.nccl == brg_host_nccl())
+        brg_host_set_timeouts(init_timeout, timeout);
+    BRG_TRY(get_unique_id(ctx, &options, init_timeout, &id), fail);
     BRG_TRY(brg_context_nccl(
                 ctx, ctx->device.nccl->comm_init_rank(&ctx->comm, ctx->world, id, ctx->rank),
                 "comm_init_rank"),
             fail);
     BRG_TRY(open_trace(ctx, &options), fail);
-    double timeout = options.collective_timeout_s > 0 ? options.collective_timeout_s
-                                                      : DEFAULT_COLLECTIVE_TIMEOUT_S;
-    BRG_TRY(brg_watchdog_create(ctx, timeout, &ctx->watchdog), fail);
+    BRG_TRY(brg_watchdog_create(ctx, timeout + WATCHDOG_GRACE_S, &ctx->watchdog), fail);
     ctx->relay_watch.event = ctx->relay_done;
     snprintf(ctx->relay_watch.label, sizeof ctx->relay_watch.label,
              "a collective of the trainer's own");

@@ -140,6 +140,20 @@ static void sort_queue_locked(brg_scheduler *sched, int from)
         queue[i] = sched->forward_order[queue[i]];
 }
 
+/* READY: the update is done, the parameters may be gathered. */
+static void record_updated(brg_scheduler *sched, const brg_group *group, int stamp)
+{
+    brg_timeline *timeline = sched->ctx->timeline;
+    for (int b = 0; timeline && b < group->num_buckets; b++) {
+        brg_rec record = {.kind = BRG_REC_READY,
+                          .func = BRG_FUNC_ALL_GATHER,
+                          .step = (uint32_t)(group->gathered_step - 1),
+                          .bucket = sched->buckets[group->first_bucket + b].trace_id};
+        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, stamp),
+                          brg_timeline_ref(timeline, stamp));
+    }
+}
+
 /* Puts groups at the end of the queue as pending. issue_lock held. */
 static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int count,
                                  brg_stream stream)
@@ -164,6 +178,7 @@ static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int co
     if (count)
         BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(updated, stream), "event_record"),
                 out);
+    int stamp = brg_timeline_stamp(ctx->timeline, stream);
     for (int i = 0; i < count; i++) {
         brg_group *group = &sched->groups[groups[i]];
         group->updated = updated;
@@ -171,7 +186,9 @@ static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int co
         brg_streams_clear(group->waited);
         atomic_store_explicit(&group->gather_state, BRG_GATHER_PENDING, memory_order_release);
         sched->queue[sched->queue_length++] = groups[i];
+        record_updated(sched, group, stamp);
     }
+    brg_timeline_unref(ctx->timeline, stamp);
 out:
     return status;
 }
