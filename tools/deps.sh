@@ -18,7 +18,6 @@ DEBIAN_PACKAGES=(
     meson
     ninja-build
     pkg-config
-    python3
 )
 
 die() {

@@ -38,7 +38,7 @@ TEST(Options, OutOfRange)
         adamw([](auto &o) { o.beta2 = 1.5; }, "beta2");
         adamw([](auto &o) { o.eps = -1; }, "eps");
         adamw([](auto &o) { o.weight_decay = NAN; }, "weight_decay");
-        adamw([](auto &o) { o.size = 8; }, "8 bytes");
+        adamw([](auto &o) { o.size = 3; }, "size is 3");
         brg_sgd_options so = {};
         so.momentum = 1;
         expect_refused(job.sched, brg_sgd_create, so, "momentum");
