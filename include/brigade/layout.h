@@ -40,10 +40,11 @@ typedef enum brg_packing {
 } brg_packing;
 
 /** Values of brg_layout_options::bucket_size with a meaning of their own. */
-#define BRG_BUCKET_SIZE_DEFAULT 0     /**< max(40,000,000, 1,000,000 * data_parallel_size) */
-#define BRG_BUCKET_SIZE_NONE (-1)     /**< one bucket per buffer */
-#define BRG_BUCKET_SIZE_SMALLEST (-2) /**< a threshold of zero elements: cut as often as possible  \
-                                       */
+#define BRG_BUCKET_SIZE_DEFAULT 0 /**< max(40,000,000, 1,000,000 * data_parallel_size) */
+#define BRG_BUCKET_SIZE_NONE (-1) /**< one bucket per buffer */
+#define BRG_BUCKET_SIZE_SMALLEST                                                                   \
+    (-2) /**< a threshold of zero elements: cut as often as possible                               \
+          */
 
 /** Zero means default everywhere. */
 typedef struct brg_layout_options {

@@ -131,8 +131,8 @@ typedef struct brg_nccl {
     int (*comm_destroy)(void *comm);  /* frees; does not wait for peers */
     int (*comm_abort)(void *comm);    /* unblocks outstanding work with an error, then frees */
     int (*comm_get_async_error)(void *comm, int *result); /* never blocks */
-    /* How many collectives this rank has finished without an error on comm, send and recv not counted.
-     * Never blocks. NULL where the library cannot tell (NCCL). */
+    /* How many collectives this rank has finished without an error on comm, send and recv not
+     * counted. Never blocks. NULL where the library cannot tell (NCCL). */
     int (*comm_num_done)(void *comm, uint64_t *count);
     int (*comm_count)(void *comm, int *count);
     int (*comm_user_rank)(void *comm, int *rank);

@@ -5,8 +5,8 @@
  *   BRIGADE_HOST_DEVICES        number of devices, 1 to 1024 (16)
  *   BRIGADE_INIT_TIMEOUT        seconds for all ranks of a communicator to arrive (60)
  *   BRIGADE_COLLECTIVE_TIMEOUT  seconds for a collective, send or receive to finish (600)
- *   BRIGADE_HOST_TRANSPORT      how this rank may read its peers' memory: auto; mapped (their device
- *                               memory only), copy (process_vm_readv), staged (not at all) (auto)
+ *   BRIGADE_HOST_TRANSPORT      how this rank may read its peers' memory: auto; mapped (their
+ * device memory only), copy (process_vm_readv), staged (not at all) (auto)
  */
 #ifndef BRIGADE_SCHED_DEVICE_HOST_H
 #define BRIGADE_SCHED_DEVICE_HOST_H
