@@ -153,7 +153,7 @@ BRG_API brg_status brg_skipped_steps(brg_optimizer *optimizer, int64_t *steps);
 BRG_API brg_status brg_param_step_count(brg_optimizer *optimizer, int param, int64_t *steps);
 
 /** Takes the float32 masters from the current parameters anew, e.g. after the caller changed them.
- */
+ * Makes @p stream wait for outstanding gathers first. */
 BRG_API brg_status brg_optimizer_reload_params(brg_optimizer *optimizer, brg_stream stream);
 
 #ifdef __cplusplus

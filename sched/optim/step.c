@@ -302,6 +302,8 @@ brg_status brg_optimizer_reload_params(brg_optimizer *optimizer, brg_stream stre
     brg_status status = check_usable(optimizer, "brg_optimizer_reload_params");
     if (status != BRG_OK)
         return status;
+    /* Current are the parameters once the gathers of the last step have written them. */
+    BRG_TRY(brg_finish_param_sync(optimizer->sched, stream), out);
     for (int i = 0; i < brg_optim_num_members(optimizer); i++) {
         brg_optimizer *member = brg_optim_member(optimizer, i);
         BRG_TRY(brg_optim_follow(member, stream), out);

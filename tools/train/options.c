@@ -4,7 +4,7 @@
 #define UNLIMITED 9e18
 
 static train_options chosen = {
-    .steps = 300,
+    .steps = 250,
     .seed = 1,
     .global_batch = 16,
     .grad_accumulation = 1,
@@ -30,7 +30,7 @@ static const char *const algorithm_names[] = {"auto", "flat", "elementwise", "la
 static const char *const packing_names[] = {"default", "lpt", "absorb", "ns-balanced", NULL};
 
 static const cli_option table[] = {
-    {"steps", 0, CLI_INT, &chosen.steps, "N", "Optimizer steps (300).", NULL, 1, 1e9, NULL},
+    {"steps", 0, CLI_INT, &chosen.steps, "N", "Optimizer steps (250).", NULL, 1, 1e9, NULL},
     {"seed", 0, CLI_INT, &chosen.seed, "S", "Seed of initial values and samples (1).", NULL, 0,
      UNLIMITED, NULL},
     {"optimizer", 0, CLI_CHOICE, &chosen.optimizer, NULL,
