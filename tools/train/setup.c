@@ -155,8 +155,8 @@ static brg_status split_qkv(trainer *t)
     const int64_t rows[3] = {dim, dim, dim};
     brg_status status = BRG_OK;
     for (int layer = 0; layer < t->options.layers && status == BRG_OK; layer++)
-        status = brg_muon_set_row_split(t->children[0], model_block_param(layer, QKV_WEIGHT), 1,
-                                        rows, 3);
+        status = brg_muon_set_row_split(t->children[t->num_children - 1],
+                                        model_block_param(layer, QKV_WEIGHT), 1, rows, 3);
     return status;
 }
 
@@ -191,16 +191,17 @@ static int make_optimizers(trainer *t)
         code = refuse(t, message);
         goto out;
     }
-    if (muon) {
-        TRY(add_child(t, MUON, ids, first));
-        TRY(split_qkv(t));
-    }
     for (int last = groups; rest > 0; rest--) {
         /* One group for SGD, the half of what is left for one of two AdamW, all for the last. */
-        const bool sgd = wanted == 3 && t->num_children == (muon ? 1 : 0) && rest > 1;
+        const bool sgd = wanted == 3 && t->num_children == 0 && rest > 1;
         const int count = sgd ? 1 : rest == 2 ? (last - first) / 2 : last - first;
         last -= count;
         TRY(add_child(t, sgd ? SGD : ADAMW, ids + last, count));
+    }
+    /* The slowest update comes last: the others' gathers run under it. */
+    if (muon) {
+        TRY(add_child(t, MUON, ids, first));
+        TRY(split_qkv(t));
     }
     brg_chain_options chain = {.size = sizeof chain, .max_grad_norm = t->options.clip};
     TRY(brg_chain_create(t->children, t->num_children, &chain, &t->chain));
