@@ -15,50 +15,6 @@ static int gather_bucket(brg_scheduler *sched, const brg_bucket *bucket)
                                         ctx->comm_stream);
 }
 
-static brg_status launch_locked(brg_scheduler *sched, brg_group *group)
-{
-    brg_context *ctx = sched->ctx;
-    const brg_nccl *nccl = ctx->device.nccl;
-    if (!ctx->comm)
-        return brg_context_check(ctx);
-    int result = BRG_NCCL_OK, ended = BRG_NCCL_OK;
-    bool several = group->num_buckets > 1;
-    if (several)
-        result = nccl->group_start();
-    for (int b = 0; b < group->num_buckets && result == BRG_NCCL_OK; b++) {
-        brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
-        result = brg_context_count_op_locked(ctx, gather_bucket(sched, bucket));
-        if (result == BRG_NCCL_OK)
-            atomic_fetch_add(&bucket->gathers, 1);
-    }
-    if (several)
-        ended = nccl->group_end();
-    return brg_context_nccl(ctx, result != BRG_NCCL_OK ? result : ended, group->gather_watch.label);
-}
-
-static void record_collectives(brg_scheduler *sched, const brg_group *group, uint64_t issued_ns,
-                               int begin, int end)
-{
-    brg_timeline *timeline = sched->ctx->timeline;
-    for (int b = 0; b < group->num_buckets; b++) {
-        const brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
-        size_t elem = brg_dtype_bytes(bucket->view.param_dtype);
-        brg_rec record = {.kind = BRG_REC_COLLECTIVE,
-                          .func = BRG_FUNC_ALL_GATHER,
-                          .flags = group->num_buckets > 1 ? BRG_REC_GROUPED : 0,
-                          .step = (uint32_t)(group->gathered_step - 1),
-                          .bucket = bucket->trace_id,
-                          .dtype = (uint8_t)bucket->view.param_dtype,
-                          .bytes = (uint64_t)(bucket->end - bucket->start) * elem,
-                          .stream = 1,
-                          .aux = issued_ns};
-        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, begin),
-                          brg_timeline_ref(timeline, end));
-    }
-    brg_timeline_unref(timeline, begin);
-    brg_timeline_unref(timeline, end);
-}
-
 static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
 {
     brg_context *ctx = sched->ctx;
@@ -67,19 +23,12 @@ static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
     BRG_TRY(brg_context_rt(ctx, rt->stream_wait_event(ctx->comm_stream, group->updated),
                            "stream_wait_event"),
             out);
-    uint64_t issued_ns = ctx->timeline ? brg_now_ns() : 0;
-    int begin = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
-    uint64_t first_op = ctx->num_ops + 1;
-    status = launch_locked(sched, group);
-    int end = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
-    if (ctx->timeline)
-        record_collectives(sched, group, issued_ns, begin, end);
-    if (status != BRG_OK)
-        goto out;
-    BRG_TRY(
-        brg_context_rt(ctx, rt->event_record(group->gather_done, ctx->comm_stream), "event_record"),
-        out);
-    brg_watch_issued(&group->gather_watch, first_op, ctx->num_ops);
+    BRG_TRY(brg_sched_launch_locked(sched, group,
+                                    &(brg_launch){.func = BRG_FUNC_ALL_GATHER,
+                                                  .call = gather_bucket,
+                                                  .watch = &group->gather_watch,
+                                                  .step = (uint32_t)(group->gathered_step - 1)}),
+            out);
     atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
 out:
     return status;
@@ -109,14 +58,10 @@ static brg_status wait_for_gather(brg_scheduler *sched, brg_group *group, brg_st
     brg_status status = brg_context_rt(
         ctx, ctx->device.rt->stream_wait_event(stream, group->gather_done), "stream_wait_event");
     int after = brg_timeline_stamp(timeline, stream);
-    for (int b = 0; timeline && b < group->num_buckets; b++) {
-        brg_rec record = {.kind = BRG_REC_WAIT,
-                          .func = BRG_FUNC_ALL_GATHER,
-                          .step = (uint32_t)(group->gathered_step - 1),
-                          .bucket = sched->buckets[group->first_bucket + b].trace_id};
-        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, before),
-                          brg_timeline_ref(timeline, after));
-    }
+    brg_rec record = {.kind = BRG_REC_WAIT,
+                      .func = BRG_FUNC_ALL_GATHER,
+                      .step = (uint32_t)(group->gathered_step - 1)};
+    brg_sched_record(sched, group, &record, before, after);
     brg_timeline_unref(timeline, before);
     brg_timeline_unref(timeline, after);
     /* When the set is full the stream waits again next time, which is only slower. */
@@ -138,20 +83,6 @@ static void sort_queue_locked(brg_scheduler *sched, int from)
     qsort(queue, (size_t)count, sizeof *queue, by_position);
     for (int i = 0; i < count; i++)
         queue[i] = sched->forward_order[queue[i]];
-}
-
-/* READY: the update is done, the parameters may be gathered. */
-static void record_updated(brg_scheduler *sched, const brg_group *group, int stamp)
-{
-    brg_timeline *timeline = sched->ctx->timeline;
-    for (int b = 0; timeline && b < group->num_buckets; b++) {
-        brg_rec record = {.kind = BRG_REC_READY,
-                          .func = BRG_FUNC_ALL_GATHER,
-                          .step = (uint32_t)(group->gathered_step - 1),
-                          .bucket = sched->buckets[group->first_bucket + b].trace_id};
-        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, stamp),
-                          brg_timeline_ref(timeline, stamp));
-    }
 }
 
 /* Puts groups at the end of the queue as pending. issue_lock held. */
@@ -179,6 +110,9 @@ static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int co
         BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(updated, stream), "event_record"),
                 out);
     int stamp = brg_timeline_stamp(ctx->timeline, stream);
+    /* the update is done: the parameters may be gathered */
+    brg_rec ready = {
+        .kind = BRG_REC_READY, .func = BRG_FUNC_ALL_GATHER, .step = (uint32_t)sched->step};
     for (int i = 0; i < count; i++) {
         brg_group *group = &sched->groups[groups[i]];
         group->updated = updated;
@@ -186,7 +120,7 @@ static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int co
         brg_streams_clear(group->waited);
         atomic_store_explicit(&group->gather_state, BRG_GATHER_PENDING, memory_order_release);
         sched->queue[sched->queue_length++] = groups[i];
-        record_updated(sched, group, stamp);
+        brg_sched_record(sched, group, &ready, stamp, stamp);
     }
     brg_timeline_unref(ctx->timeline, stamp);
 out:

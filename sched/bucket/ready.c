@@ -91,14 +91,10 @@ static brg_status complete_group(brg_scheduler *sched, brg_group *group, brg_str
     brg_status status = BRG_OK;
     if (ctx->timeline) { /* READY: from the first call to this point of the compute stream */
         int now = brg_timeline_stamp(ctx->timeline, stream);
-        for (int b = 0; b < group->num_buckets; b++) {
-            brg_rec record = {.kind = BRG_REC_READY,
-                              .step = sched->trace_step,
-                              .bucket = sched->buckets[group->first_bucket + b].trace_id,
-                              .t0_ns = atomic_load(&group->first_ready_ns)};
-            brg_timeline_emit(ctx->timeline, &record, BRG_NO_STAMP,
-                              brg_timeline_ref(ctx->timeline, now));
-        }
+        brg_rec record = {.kind = BRG_REC_READY,
+                          .step = sched->trace_step,
+                          .t0_ns = atomic_load(&group->first_ready_ns)};
+        brg_sched_record(sched, group, &record, BRG_NO_STAMP, now);
         brg_timeline_unref(ctx->timeline, now);
     }
     pthread_mutex_lock(&ctx->issue_lock);

@@ -34,55 +34,8 @@ static int reduce_bucket(brg_scheduler *sched, const brg_bucket *bucket)
                                             ctx->comm_stream);
 }
 
-/* One launch: the group's collectives inside one group call. */
-static brg_status launch_locked(brg_scheduler *sched, brg_group *group)
-{
-    brg_context *ctx = sched->ctx;
-    const brg_nccl *nccl = ctx->device.nccl;
-    if (!ctx->comm)
-        return brg_context_check(ctx);
-    int result = BRG_NCCL_OK, ended = BRG_NCCL_OK;
-    bool several = group->num_buckets > 1;
-    if (several)
-        result = nccl->group_start();
-    for (int b = 0; b < group->num_buckets && result == BRG_NCCL_OK; b++) {
-        brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
-        result = brg_context_count_op_locked(ctx, reduce_bucket(sched, bucket));
-        if (result == BRG_NCCL_OK)
-            atomic_fetch_add(&bucket->reductions, 1);
-    }
-    if (several)
-        ended = nccl->group_end();
-    return brg_context_nccl(ctx, result != BRG_NCCL_OK ? result : ended, group->reduce_watch.label);
-}
-
-static void record_collectives(brg_scheduler *sched, const brg_group *group, uint64_t issued_ns,
-                               int begin, int end)
-{
-    brg_timeline *timeline = sched->ctx->timeline;
-    for (int b = 0; b < group->num_buckets; b++) {
-        const brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
-        size_t elem = brg_dtype_bytes(bucket->view.grad_dtype);
-        brg_rec record = {.kind = BRG_REC_COLLECTIVE,
-                          .func = sched->sharded ? BRG_FUNC_REDUCE_SCATTER : BRG_FUNC_ALL_REDUCE,
-                          .flags = group->num_buckets > 1 ? BRG_REC_GROUPED : 0,
-                          .step = sched->trace_step,
-                          .bucket = bucket->trace_id,
-                          .dtype = (uint8_t)bucket->view.grad_dtype,
-                          .bytes = (uint64_t)(bucket->end - bucket->start) * elem,
-                          .stream = 1,
-                          .aux = issued_ns};
-        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, begin),
-                          brg_timeline_ref(timeline, end));
-    }
-    brg_timeline_unref(timeline, begin);
-    brg_timeline_unref(timeline, end);
-}
-
 brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *group)
 {
-    brg_context *ctx = sched->ctx;
-    brg_timeline *timeline = ctx->timeline;
     brg_status status;
     group->issued = true;
     /* Gathers that nobody has waited for come first, on every rank: so the order stays the same. */
@@ -91,19 +44,12 @@ brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *gro
     BRG_TRY(brg_sched_copy_in_locked(sched, group), out);
     if (sched->options.check_grads)
         BRG_TRY(brg_sched_check_grads_locked(sched, group), out);
-    uint64_t issued_ns = timeline ? brg_now_ns() : 0;
-    int begin = brg_timeline_stamp(timeline, ctx->comm_stream);
-    uint64_t first_op = ctx->num_ops + 1;
-    status = launch_locked(sched, group);
-    int end = brg_timeline_stamp(timeline, ctx->comm_stream);
-    if (timeline)
-        record_collectives(sched, group, issued_ns, begin, end);
-    if (status != BRG_OK)
-        goto out;
-    BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(group->reduce_done, ctx->comm_stream),
-                           "event_record"),
+    BRG_TRY(brg_sched_launch_locked(sched, group,
+                                    &(brg_launch){.func = brg_reduce_func(sched),
+                                                  .call = reduce_bucket,
+                                                  .watch = &group->reduce_watch,
+                                                  .step = sched->trace_step}),
             out);
-    brg_watch_issued(&group->reduce_watch, first_op, ctx->num_ops);
 out:
     return status;
 }
@@ -189,19 +135,6 @@ static brg_status issue_rest_locked(brg_scheduler *sched, brg_stream stream)
     return first;
 }
 
-static void record_wait(brg_scheduler *sched, const brg_group *group, int before, int after)
-{
-    brg_timeline *timeline = sched->ctx->timeline;
-    for (int b = 0; b < group->num_buckets; b++) {
-        brg_rec record = {.kind = BRG_REC_WAIT,
-                          .func = sched->sharded ? BRG_FUNC_REDUCE_SCATTER : BRG_FUNC_ALL_REDUCE,
-                          .step = sched->trace_step,
-                          .bucket = sched->buckets[group->first_bucket + b].trace_id};
-        brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, before),
-                          brg_timeline_ref(timeline, after));
-    }
-}
-
 /* READY for groups that completed only by being finished: their last contribution is not separable.
  */
 static void record_late_ready(brg_scheduler *sched, brg_stream stream)
@@ -215,15 +148,8 @@ static void record_late_ready(brg_scheduler *sched, brg_stream stream)
         if (group->complete)
             continue;
         uint64_t first_ns = atomic_load(&group->first_ready_ns);
-        for (int b = 0; b < group->num_buckets; b++) {
-            brg_rec record = {.kind = BRG_REC_READY,
-                              .step = sched->trace_step,
-                              .bucket = sched->buckets[group->first_bucket + b].trace_id,
-                              .t0_ns = first_ns};
-            brg_timeline_emit(timeline, &record,
-                              first_ns ? BRG_NO_STAMP : brg_timeline_ref(timeline, now),
-                              brg_timeline_ref(timeline, now));
-        }
+        brg_rec record = {.kind = BRG_REC_READY, .step = sched->trace_step, .t0_ns = first_ns};
+        brg_sched_record(sched, group, &record, first_ns ? BRG_NO_STAMP : now, now);
     }
     brg_timeline_unref(timeline, now);
 }
@@ -233,6 +159,8 @@ static brg_status wait_for_all(brg_scheduler *sched, brg_stream stream)
     brg_context *ctx = sched->ctx;
     brg_timeline *timeline = ctx->timeline;
     brg_status status = BRG_OK;
+    brg_rec record = {
+        .kind = BRG_REC_WAIT, .func = (uint8_t)brg_reduce_func(sched), .step = sched->trace_step};
     int before = brg_timeline_stamp(timeline, stream);
     for (int i = 0; i < sched->num_groups; i++) {
         brg_group *group = &sched->groups[sched->order[i]];
@@ -241,7 +169,7 @@ static brg_status wait_for_all(brg_scheduler *sched, brg_stream stream)
                 out);
         if (timeline) {
             int after = brg_timeline_stamp(timeline, stream);
-            record_wait(sched, group, before, after);
+            brg_sched_record(sched, group, &record, before, after);
             brg_timeline_unref(timeline, before);
             before = after;
         }

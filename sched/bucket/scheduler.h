@@ -167,6 +167,11 @@ static inline void brg_streams_clear(_Atomic(void *) *set)
         atomic_store_explicit(&set[i], NO_STREAM, memory_order_release);
 }
 
+static inline brg_func brg_reduce_func(const brg_scheduler *sched)
+{
+    return sched->sharded ? BRG_FUNC_REDUCE_SCATTER : BRG_FUNC_ALL_REDUCE;
+}
+
 static inline bool brg_param_in_range(const brg_scheduler *sched, int param)
 {
     return sched && param >= 0 && param < sched->num_params;
@@ -182,6 +187,21 @@ void brg_sched_free_parts(brg_scheduler *sched);
 brg_status brg_sched_check_ranks(brg_scheduler *sched);
 brg_status brg_sched_agree_orders(brg_scheduler *sched);
 void brg_sched_default_orders(brg_scheduler *sched);
+
+/* launch.c: one group's collectives. `call` issues that of one bucket; watch->event is recorded
+ * behind them all. issue_lock held. */
+typedef struct brg_launch {
+    brg_func func;
+    int (*call)(brg_scheduler *sched, const brg_bucket *bucket);
+    brg_watch_slot *watch;
+    uint32_t step; /* for the trace */
+} brg_launch;
+brg_status brg_sched_launch_locked(brg_scheduler *sched, brg_group *group,
+                                   const brg_launch *launch);
+
+/* Emits `like` once for each bucket of the group; takes no reference of the stamps away. */
+void brg_sched_record(brg_scheduler *sched, const brg_group *group, const brg_rec *like, int stamp0,
+                      int stamp1);
 
 /* reduce.c */
 brg_status brg_sched_issue_complete_locked(brg_scheduler *sched);
