@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "sched/status.h"
+#include "tools/brigade/bench.h"
 #include "tools/brigade/cli.h"
 
 static const char *const op_names[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast",
@@ -96,28 +97,19 @@ typedef struct row {
     char algorithm[32];
 } row;
 
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median over the iterations of the slowest rank's time. */
 static double median_us(bench_shared *shared, const bench_plan *plan, bool copies)
 {
-    uint64_t slowest[BENCH_MAX_ITERATIONS];
+    double slowest[BENCH_MAX_ITERATIONS];
     for (int i = 0; i < plan->iterations; i++) {
         slowest[i] = 0;
         for (int r = 0; r < plan->num_ranks; r++) {
-            uint64_t time = bench_times(shared, plan, r, copies)[i];
+            double time = (double)bench_times(shared, plan, r, copies)[i];
             if (time > slowest[i])
                 slowest[i] = time;
         }
     }
-    qsort(slowest, (size_t)plan->iterations, sizeof slowest[0], by_value);
-    int half = plan->iterations / 2;
-    uint64_t twice = slowest[half] + slowest[plan->iterations % 2 ? half : half - 1];
-    return (double)twice * 0.5e-3;
+    return bench_median(slowest, plan->iterations) * 1e-3;
 }
 
 static double bus_factor(bench_op op, int num_ranks)

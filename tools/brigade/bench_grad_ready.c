@@ -5,6 +5,7 @@
 
 #include "brigade/brigade.h"
 #include "sched/trace/ring.h"
+#include "tools/brigade/bench.h"
 #include "tools/brigade/cli.h"
 
 static int64_t num_params = 4096, iterations = 200;
@@ -47,12 +48,6 @@ empty_call(brg_scheduler *sched, int param, brg_stream stream)
 {
     __asm__ volatile("" : : "r"(sched), "r"(param), "r"(stream)); /* keeps the call */
     return BRG_OK;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* ns per call for all parameters but the last one of the bucket. */
@@ -135,9 +130,7 @@ static int run(int argc, char **argv)
     if (status == BRG_OK)
         status = measure(sched, stream, ready, empty);
     if (status == BRG_OK) {
-        qsort(ready, (size_t)iterations, sizeof *ready, by_value);
-        qsort(empty, (size_t)iterations, sizeof *empty, by_value);
-        double r = ready[iterations / 2], e = empty[iterations / 2];
+        double r = bench_median(ready, iterations), e = bench_median(empty, iterations);
         if (json)
             printf("{\"schema\":1,\"params\":%lld,\"steps\":%lld,\"grad_ready_ns\":%.2f,"
                    "\"empty_call_ns\":%.2f}\n",

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "brigade/layout.h"
+#include "tools/brigade/bench.h"
 #include "tools/brigade/cli.h"
 
 #define NAME_BYTES 48
@@ -142,12 +143,6 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 static int measure(measurement *m)
 {
     double *times = calloc((size_t)runs, sizeof *times);
@@ -165,8 +160,7 @@ static int measure(measurement *m)
         m->num_buckets = brg_layout_num_buckets(layout);
         brg_layout_destroy(layout);
     }
-    qsort(times, (size_t)runs, sizeof *times, by_value);
-    m->median_ms = (times[(runs - 1) / 2] + times[runs / 2]) / 2;
+    m->median_ms = bench_median(times, runs); /* and sorts */
     m->min_ms = times[0];
     m->max_ms = times[runs - 1];
     free(times);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "sched/trace/ring.h"
+#include "tools/brigade/bench.h"
 #include "tools/brigade/cli.h"
 
 static int64_t max_threads = 4, rounds = 21, records = 100000;
@@ -89,12 +90,6 @@ static void *write_records(void *arg)
     return NULL;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The mean over writers that run at once; negative: a thread could not be started. */
 static double round_ns(brg_ring *ring, put_call call, writer *writers, int nthreads)
 {
@@ -124,8 +119,7 @@ static double median_ns(brg_ring *ring, put_call call, writer *writers, int nthr
         if (values[i] < 0)
             return -1;
     }
-    qsort(values, (size_t)rounds, sizeof *values, by_value);
-    return values[(rounds - 1) / 2];
+    return bench_median(values, rounds);
 }
 
 static int measure(brg_ring *ring, writer *writers, double *values)
