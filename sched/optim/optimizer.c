@@ -43,7 +43,8 @@ brg_status brg_optim_init_common(brg_optimizer *optimizer, const brg_optim_class
 
 static int by_value(const void *a, const void *b)
 {
-    return *(const int *)a - *(const int *)b;
+    int x = *(const int *)a, y = *(const int *)b; /* the caller's: a difference may overflow */
+    return (x > y) - (x < y);
 }
 
 static brg_status choose_groups(brg_optimizer *optimizer, const int *groups, int num_groups,

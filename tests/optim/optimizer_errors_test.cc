@@ -248,4 +248,17 @@ TEST(RowSplit, Refusals)
     });
 }
 
+/* Sorting them by difference overflowed. */
+TEST(Options, ExtremeGroupIdsAreOutOfRange)
+{
+    run_ranks(1, [&](int, brg_context *ctx) {
+        Job job(ctx, small_model());
+        int groups[] = {std::numeric_limits<int>::max(), 0, std::numeric_limits<int>::min()};
+        brg_sgd_options options = {};
+        options.groups = groups;
+        options.num_groups = 3;
+        expect_refused(job.sched, brg_sgd_create, options, "bucket group -2147483648");
+    });
+}
+
 } // namespace
