@@ -92,7 +92,8 @@ BRG_API brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream);
 
 /** Says that all work that writes this contribution to @p param's gradient has been put on @p
  * stream. May be called several times a step for a shared parameter. Does not block on the device.
- * @return BRG_ERR_READINESS (names the parameter) if it comes more often than learned. */
+ * @return BRG_ERR_READINESS (names the parameter) if it comes more often than learned,
+ *         BRG_ERR_STATE outside of a step. */
 BRG_API brg_status brg_grad_ready(brg_scheduler *sched, int param, brg_stream stream);
 
 /** Between these two, brg_grad_ready() counts nothing: gradients accumulate locally. */

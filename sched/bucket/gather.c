@@ -184,7 +184,9 @@ static brg_status reach(brg_scheduler *sched, const brg_group *group)
     brg_context *ctx = sched->ctx;
     brg_status status = BRG_OK;
     pthread_mutex_lock(&ctx->issue_lock);
-    for (int i = 0; i < sched->queue_length; i++)
+    /* From the end: a group may stand in the queue twice, first with its gather of an earlier step.
+     */
+    for (int i = sched->queue_length - 1; i >= 0; i--)
         if (sched->queue[i] == group->id) {
             status =
                 brg_sched_issue_gathers_locked(sched, i + 1 + sched->options.param_gather_prefetch);

@@ -71,6 +71,7 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
     atomic_store(&sched->ready_ticket, 0);
     sched->order_next = 0;
     pthread_mutex_unlock(&ctx->issue_lock);
+    atomic_store(&sched->in_step, true);
 out:
     return status;
 }
@@ -129,24 +130,34 @@ static brg_status too_often(brg_scheduler *sched, brg_group *group, int param, i
         late ? "; its bucket is already being reduced without it" : "");
 }
 
+static brg_status no_step(const brg_scheduler *sched, int param)
+{
+    return brg_fail(
+        BRG_ERR_STATE,
+        "brg_grad_ready: parameter \"%s\": no step has begun; call brg_zero_grad() first",
+        brg_sched_param_name(sched, param));
+}
+
 brg_status brg_grad_ready(brg_scheduler *sched, int param, brg_stream stream)
 {
     if (!brg_param_in_range(sched, param))
         return brg_bad_param(sched, param, "brg_grad_ready");
-    if (atomic_load_explicit(&sched->no_sync, memory_order_relaxed))
-        return BRG_OK;
     brg_status status = brg_context_check(sched->ctx);
     if (status != BRG_OK)
         return status;
+    if (!atomic_load_explicit(&sched->in_step, memory_order_relaxed))
+        return no_step(sched, param);
     brg_param_state *state = &sched->params[param];
     brg_group *group = &sched->groups[state->group];
-    if (!atomic_load_explicit(&sched->any_ready, memory_order_relaxed))
-        atomic_store(&sched->any_ready, true);
     if (!brg_streams_add(group->streams, stream)) {
         status = follow_now(sched, stream);
         if (status != BRG_OK)
             return status;
     }
+    if (atomic_load_explicit(&sched->no_sync, memory_order_relaxed))
+        return BRG_OK; /* not counted, but the reduction must wait for it */
+    if (!atomic_load_explicit(&sched->any_ready, memory_order_relaxed))
+        atomic_store(&sched->any_ready, true);
     if (sched->ctx->timeline &&
         !atomic_load_explicit(&group->first_ready_ns, memory_order_relaxed)) {
         uint64_t unset = 0;

@@ -223,12 +223,13 @@ brg_status brg_finish_grad_sync(brg_scheduler *sched, brg_stream stream)
     status = issue_rest_locked(sched, stream);
     pthread_mutex_unlock(&ctx->issue_lock);
     atomic_store(&sched->any_ready, false);
+    atomic_store(&sched->in_step, false);
     if (status != BRG_OK)
         return status;
     BRG_TRY(wait_for_all(sched, stream), out);
-    BRG_TRY(settle(sched, learn), out);
-    if (changed)
+    if (changed) /* before the checks: a bad gradient has become ready like any other */
         learn_counts(sched);
+    BRG_TRY(settle(sched, learn), out);
     int misread = atomic_load(&sched->misread_param);
     if (counts != BRG_OK)
         return brg_fail(counts, "%s", text);

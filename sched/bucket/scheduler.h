@@ -115,6 +115,7 @@ struct brg_scheduler {
     /* gradients */
     _Atomic bool learning; /* counts and completion order */
     _Atomic bool no_sync;
+    _Atomic bool in_step;   /* after brg_zero_grad(), before brg_finish_grad_sync() */
     _Atomic bool any_ready; /* something was counted since brg_zero_grad() */
     _Atomic int ready_ticket;
     bool synced;               /* brg_finish_grad_sync() done, brg_step() not yet */
