@@ -16,7 +16,8 @@
  *
  * Thread rules: brg_grad_ready() and brg_param_wait() may be called from any thread at any time
  * between brg_zero_grad() and brg_finish_grad_sync(); everything else from one thread at a time. No
- * call blocks on the device unless its documentation says so.
+ * call blocks on the device unless its documentation says so. A stream that was given to a call of
+ * a step must live until that step's brg_finish_grad_sync() has returned.
  */
 #ifndef BRIGADE_SCHEDULER_H
 #define BRIGADE_SCHEDULER_H
@@ -82,7 +83,8 @@ BRG_API void *brg_param_data(const brg_scheduler *sched, int param);
 BRG_API void *brg_grad_data(const brg_scheduler *sched, int param);
 
 /** Gives @p param a gradient outside the buffer: before its bucket is reduced, @p grad is copied
- * (converted if @p dtype is another type) into the buffer. NULL ends it. Between steps only.
+ * (converted if @p dtype is another type) into the buffer. NULL ends it. Between steps only; blocks
+ * until the last step's reduction of @p param is done.
  * @param grad device memory of the parameter's element count; must stay valid. */
 BRG_API brg_status brg_set_main_grad(brg_scheduler *sched, int param, const void *grad,
                                      brg_dtype dtype);

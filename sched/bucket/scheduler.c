@@ -175,6 +175,7 @@ brg_status brg_set_main_grad(brg_scheduler *sched, int param, const void *grad, 
 {
     if (!brg_param_in_range(sched, param))
         return brg_bad_param(sched, param, "brg_set_main_grad");
+    brg_context *ctx = sched->ctx;
     if (dtype != BRG_FLOAT32 && dtype != BRG_FLOAT64 && dtype != BRG_FLOAT16 &&
         dtype != BRG_BFLOAT16)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT,
@@ -185,9 +186,17 @@ brg_status brg_set_main_grad(brg_scheduler *sched, int param, const void *grad, 
             BRG_ERR_STATE,
             "brg_set_main_grad: parameter \"%s\": gradients of this step are being counted",
             brg_sched_param_name(sched, param));
+    /* The last step's copy may still be waiting for its turn. */
+    brg_status status;
+    BRG_TRY(brg_context_rt(ctx,
+                           ctx->device.rt->event_synchronize(
+                               sched->groups[sched->params[param].group].reduce_done),
+                           "event_synchronize"),
+            out);
     sched->params[param].main_grad = grad;
     sched->params[param].main_dtype = dtype;
-    return BRG_OK;
+out:
+    return status;
 }
 
 /* What optimizers see */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step leaves behind for the next one.
+#include <algorithm>
 #include <chrono>
 #include <limits>
 
@@ -145,6 +146,36 @@ TEST(StepStates, ReadyOutsideOfAStepIsRefusedAndHarmless)
             pair.backward();
             ASSERT_OK(brg_finish_grad_sync(pair.sched, nullptr));
         }
+    });
+}
+
+/* The copy of a main gradient runs behind the compute stream, long after brg_finish_grad_sync(). */
+TEST(StepStates, NextMainGradIsNotCopiedForTheLastStep)
+{
+    brg_scheduler_options options = {};
+    options.overlap_grad_reduce = 1;
+    run_ranks(1, [&](int, brg_context *ctx) {
+        Pair pair(ctx, 2, options);
+        brg_stream stream;
+        ASSERT_OK(brg_stream_create(ctx, &stream));
+        float first[Pair::ELEMS], second[Pair::ELEMS];
+        std::fill_n(first, (int)Pair::ELEMS, 1.0f);
+        std::fill_n(second, (int)Pair::ELEMS, 2.0f);
+        for (int step = 0; step < 3; step++) {
+            ASSERT_OK(brg_set_main_grad(pair.sched, 0, first, BRG_FLOAT32));
+            ASSERT_OK(brg_zero_grad(pair.sched, stream));
+            ASSERT_OK(brg_stream_launch(
+                ctx, stream,
+                [](void *) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); },
+                nullptr));
+            ASSERT_OK(brg_grad_ready(pair.sched, 1, stream));
+            ASSERT_OK(brg_grad_ready(pair.sched, 0, stream));
+            ASSERT_OK(brg_finish_grad_sync(pair.sched, stream));
+            ASSERT_OK(brg_set_main_grad(pair.sched, 0, second, BRG_FLOAT32));
+            ASSERT_OK(brg_stream_synchronize(ctx, stream));
+            EXPECT_EQ(pair.grad(0)[0], 1.0f) << "step " << step;
+        }
+        brg_stream_destroy(ctx, stream);
     });
 }
 
