@@ -61,7 +61,8 @@ static brg_status wait_for_gather(brg_scheduler *sched, brg_group *group, brg_st
     brg_rec record = {.kind = BRG_REC_WAIT,
                       .func = BRG_FUNC_ALL_GATHER,
                       .step = (uint32_t)(group->gathered_step - 1)};
-    brg_sched_record(sched, group, &record, before, after);
+    if (sched->sharded) /* else there is no gather that the trace could speak of */
+        brg_sched_record(sched, group, &record, before, after);
     brg_timeline_unref(timeline, before);
     brg_timeline_unref(timeline, after);
     /* When the set is full the stream waits again next time, which is only slower. */
@@ -136,6 +137,27 @@ static void mark_step_end(brg_scheduler *sched, brg_stream stream)
     sched->end_stamp = brg_timeline_stamp(timeline, stream);
 }
 
+/* All-reduce mode: every rank has updated everything; consumers wait for the update on `stream`. */
+static brg_status hand_out_update(brg_scheduler *sched, const int *groups, int num_groups,
+                                  brg_stream stream)
+{
+    brg_context *ctx = sched->ctx;
+    brg_status status = BRG_OK;
+    pthread_mutex_lock(&ctx->issue_lock);
+    for (int i = 0; i < num_groups; i++) {
+        brg_group *group = &sched->groups[groups[i]];
+        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(group->gather_done, stream),
+                               "event_record"),
+                out);
+        brg_streams_clear(group->waited);
+        brg_streams_add(group->waited, stream);
+        atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
+    }
+out:
+    pthread_mutex_unlock(&ctx->issue_lock);
+    return status;
+}
+
 brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, int num_groups,
                                       brg_stream stream)
 {
@@ -145,8 +167,9 @@ brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, i
     if (status != BRG_OK)
         return status;
     if (!sched->sharded || num_groups == 0) {
+        status = hand_out_update(sched, groups, num_groups, stream);
         mark_step_end(sched, stream);
-        return BRG_OK;
+        return status;
     }
     pthread_mutex_lock(&ctx->issue_lock);
     status = enqueue_locked(sched, groups, num_groups, stream);

@@ -10,6 +10,8 @@
  *
  *     current --start_param_sync--> pending --issued--> in flight --consumer waits--> current
  *
+ * In all-reduce mode there is no gather; what is "in flight" then is the update itself.
+ *
  * Counts and the set of streams are atomics: brg_grad_ready() takes a lock only when it completes a
  * group. Everything that issues collectives holds the context's issue_lock.
  */

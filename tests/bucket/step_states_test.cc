@@ -179,4 +179,39 @@ TEST(StepStates, NextMainGradIsNotCopiedForTheLastStep)
     });
 }
 
+/* Without gathers there is still an update to wait for. */
+TEST(StepStates, ParamWaitWaitsForTheUpdateInAllReduceMode)
+{
+    brg_scheduler_options options = {};
+    options.all_reduce = 1;
+    run_ranks(2, [&](int, brg_context *ctx) {
+        Pair pair(ctx, 2, options);
+        brg_sgd_options sgd = {};
+        sgd.lr = 1;
+        brg_optimizer *optimizer = nullptr;
+        ASSERT_OK(brg_sgd_create(pair.sched, &sgd, &optimizer));
+        brg_stream stepping, forward;
+        ASSERT_OK(brg_stream_create(ctx, &stepping));
+        ASSERT_OK(brg_stream_create(ctx, &forward));
+        for (int step = 1; step <= 3; step++) {
+            ASSERT_OK(brg_zero_grad(pair.sched, stepping));
+            ASSERT_OK(brg_stream_synchronize(ctx, stepping));
+            pair.grad(0)[5] = 1;
+            pair.backward();
+            ASSERT_OK(brg_finish_grad_sync(pair.sched, stepping));
+            ASSERT_OK(brg_stream_launch(
+                ctx, stepping,
+                [](void *) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); },
+                nullptr));
+            ASSERT_OK(brg_step(optimizer, stepping));
+            ASSERT_OK(brg_param_wait(pair.sched, 0, forward));
+            ASSERT_OK(brg_stream_synchronize(ctx, forward));
+            EXPECT_EQ(((const float *)brg_param_data(pair.sched, 0))[5], (float)-step);
+        }
+        brg_optimizer_destroy(optimizer);
+        brg_stream_destroy(ctx, stepping);
+        brg_stream_destroy(ctx, forward);
+    });
+}
+
 } // namespace
