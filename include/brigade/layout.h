@@ -133,8 +133,8 @@ BRG_API brg_status brg_layout_find(const brg_layout *layout, int param, int *buf
  * BRG_BUCKET_SIZE_NONE, or BRG_BUCKET_SIZE_SMALLEST. */
 BRG_API const brg_layout_options *brg_layout_get_options(const brg_layout *layout);
 
-/** @return elements of @p param: the product of its shape, 1 for a scalar; -1 on overflow or a
- * negative dimension. */
+/** @return elements of @p param: the product of its shape, 1 for a scalar; -1 on NULL, overflow or
+ * a negative dimension. */
 BRG_API int64_t brg_param_numel(const brg_param *param);
 
 /** Writes a layout as one JSON document (schema 1, see `brigade plan --json`).

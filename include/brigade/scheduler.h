@@ -64,6 +64,8 @@ typedef struct brg_scheduler_options {
 /** Creates buffers (zeroed) and bucket groups. Collective: blocks until all ranks have called it; a
  * layout or option that differs between ranks is BRG_ERR_MISMATCH, and the message says what
  * differs.
+ * Several schedulers may share a context as long as only one of them is between brg_zero_grad() and
+ * the last wait for its gathers at any time.
  * @param layout borrowed; must outlive the scheduler.
  * @param options NULL means all defaults.
  * @param[out] sched freed with brg_scheduler_destroy(); NULL on failure.

@@ -52,32 +52,33 @@ static brg_dtype grad_dtype(const brg_group *group)
 
 static void copy_in(void *arg)
 {
-    brg_group *group = arg;
-    brg_scheduler *sched = group->sched;
-    brg_dtype to = grad_dtype(group);
-    for (int i = 0; i < group->num_params; i++) {
-        const brg_param_state *state = &sched->params[group->params[i]];
-        if (!state->main_grad)
-            continue;
-        size_t count = param_elems(sched, group->params[i]);
-        if (state->main_dtype == to)
-            memcpy(state->grad, state->main_grad, count * brg_dtype_bytes(to));
-        else
-            for (size_t j = 0; j < count; j++)
-                store(state->grad, to, j, load(state->main_grad, state->main_dtype, j));
-    }
+    const brg_param_state *state = arg;
+    size_t count = param_elems(state->sched, state->id);
+    brg_dtype to = grad_dtype(&state->sched->groups[state->group]);
+    if (state->main_dtype == to)
+        memcpy(state->grad, state->main_grad, count * brg_dtype_bytes(to));
+    else
+        for (size_t j = 0; j < count; j++)
+            store(state->grad, to, j, load(state->main_grad, state->main_dtype, j));
 }
 
+/* Only what was contributed in this step: an unused parameter's zeros stay, whatever an earlier
+ * step has left in its main gradient. One function for each, because the next step may begin before
+ * it runs. */
 brg_status brg_sched_copy_in_locked(brg_scheduler *sched, brg_group *group)
 {
     brg_context *ctx = sched->ctx;
-    bool any = false;
-    for (int i = 0; i < group->num_params && !any; i++)
-        any = sched->params[group->params[i]].main_grad != NULL;
-    if (!any)
-        return BRG_OK;
-    return brg_context_rt(ctx, ctx->device.rt->launch_host_func(ctx->comm_stream, copy_in, group),
-                          "launch_host_func");
+    brg_status status = BRG_OK;
+    for (int i = 0; i < group->num_params; i++) {
+        brg_param_state *state = &sched->params[group->params[i]];
+        if (state->main_grad && atomic_load(&state->touched))
+            BRG_TRY(brg_context_rt(
+                        ctx, ctx->device.rt->launch_host_func(ctx->comm_stream, copy_in, state),
+                        "launch_host_func"),
+                    out);
+    }
+out:
+    return status;
 }
 
 /* Looks through one parameter. Returns its sum of squares; *bad is the first NaN or Inf, if any. */

@@ -244,6 +244,8 @@ static brg_status make_groups(brg_scheduler *sched)
     /* Parameters by group, in registration order. */
     int *at = sched->group_params;
     for (int p = 0; p < sched->num_params; p++) {
+        sched->params[p].sched = sched;
+        sched->params[p].id = p;
         sched->params[p].group = sched->buckets[sched->params[p].bucket].view.group;
         sched->groups[sched->params[p].group].num_params++;
     }
@@ -290,6 +292,10 @@ brg_status brg_sched_build(brg_scheduler *sched)
                         "no memory for a scheduler of %d parameters in %d buckets", params,
                         buckets);
     brg_status status;
+    BRG_TRY(brg_context_rt(
+                ctx, ctx->device.rt->event_create(&sched->grads_event, BRG_EVENT_DISABLE_TIMING),
+                "event_create"),
+            out);
     for (int i = 0; i < sched->num_buffers; i++)
         BRG_TRY(make_buffer(sched, i), out);
     make_buckets(sched);
@@ -331,6 +337,8 @@ void brg_sched_free_parts(brg_scheduler *sched)
         ctx->device.nccl->mem_free(buffer->grad);
         ctx->device.nccl->mem_free(buffer->param);
     }
+    if (sched->grads_event)
+        ctx->device.rt->event_destroy(sched->grads_event);
     free(sched->buffers);
     free(sched->buckets);
     free(sched->groups);

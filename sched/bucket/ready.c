@@ -56,6 +56,7 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
     sched->step++;
     sched->synced = false;
     begin_step_record(sched, stream);
+    BRG_TRY(brg_sched_follow_grads(sched, stream), out);
     for (int i = 0; i < sched->num_buffers; i++)
         BRG_TRY(brg_context_rt(ctx,
                                ctx->device.rt->memset_async(sched->buffers[i].grad, 0,
@@ -65,8 +66,10 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
     pthread_mutex_lock(&ctx->issue_lock);
     for (int g = 0; g < sched->num_groups; g++)
         reset_group(sched, &sched->groups[g], stream);
-    for (int p = 0; p < sched->num_params; p++)
+    for (int p = 0; p < sched->num_params; p++) {
         atomic_store_explicit(&sched->params[p].count, 0, memory_order_relaxed);
+        atomic_store_explicit(&sched->params[p].touched, false, memory_order_relaxed);
+    }
     atomic_store(&sched->misread_param, -1);
     atomic_store(&sched->ready_ticket, 0);
     sched->order_next = 0;
@@ -154,6 +157,7 @@ brg_status brg_grad_ready(brg_scheduler *sched, int param, brg_stream stream)
         if (status != BRG_OK)
             return status;
     }
+    atomic_store_explicit(&state->touched, true, memory_order_relaxed);
     if (atomic_load_explicit(&sched->no_sync, memory_order_relaxed))
         return BRG_OK; /* not counted, but the reduction must wait for it */
     if (!atomic_load_explicit(&sched->any_ready, memory_order_relaxed))

@@ -227,6 +227,7 @@ brg_status brg_finish_grad_sync(brg_scheduler *sched, brg_stream stream)
     if (status != BRG_OK)
         return status;
     BRG_TRY(wait_for_all(sched, stream), out);
+    BRG_TRY(brg_sched_mark_grads(sched, stream), out);
     if (changed) /* before the checks: a bad gradient has become ready like any other */
         learn_counts(sched);
     BRG_TRY(settle(sched, learn), out);

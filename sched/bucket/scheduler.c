@@ -252,7 +252,28 @@ brg_status brg_sched_sum_over_ranks(brg_scheduler *sched, double *values, int co
     return brg_all_reduce(sched->ctx, values, values, (size_t)count, BRG_FLOAT64, BRG_SUM, stream);
 }
 
-brg_status brg_sched_begin_step(brg_scheduler *sched)
+brg_status brg_sched_follow_grads(brg_scheduler *sched, brg_stream stream)
+{
+    if (!sched->grads_recorded || sched->grads_stream == stream)
+        return BRG_OK;
+    return brg_context_rt(sched->ctx,
+                          sched->ctx->device.rt->stream_wait_event(stream, sched->grads_event),
+                          "stream_wait_event");
+}
+
+brg_status brg_sched_mark_grads(brg_scheduler *sched, brg_stream stream)
+{
+    brg_status status =
+        brg_context_rt(sched->ctx, sched->ctx->device.rt->event_record(sched->grads_event, stream),
+                       "event_record");
+    if (status == BRG_OK) {
+        sched->grads_recorded = true;
+        sched->grads_stream = stream;
+    }
+    return status;
+}
+
+brg_status brg_sched_begin_step(brg_scheduler *sched, brg_stream stream)
 {
     brg_status status = brg_context_check(sched->ctx);
     if (status != BRG_OK)
@@ -262,6 +283,13 @@ brg_status brg_sched_begin_step(brg_scheduler *sched)
             BRG_ERR_STATE,
             "brg_step: gradients are not synchronised; call brg_finish_grad_sync() first, and "
             "brg_step() once after it");
-    sched->synced = false;
-    return BRG_OK;
+    status = brg_sched_follow_grads(sched, stream);
+    if (status == BRG_OK)
+        sched->synced = false;
+    return status;
+}
+
+brg_status brg_sched_end_step(brg_scheduler *sched, brg_stream stream)
+{
+    return brg_sched_mark_grads(sched, stream);
 }

@@ -89,9 +89,12 @@ typedef struct brg_buffer {
 } brg_buffer;
 
 typedef struct brg_param_state {
+    brg_scheduler *sched;
+    int id; /* registration index */
     int group, bucket;
     int expected;
     _Atomic int count;
+    _Atomic bool touched; /* contributed to in this step, counted or not */
     void *data, *grad;
     const void *main_grad;
     brg_dtype main_dtype;
@@ -120,6 +123,10 @@ struct brg_scheduler {
     _Atomic bool in_step;   /* after brg_zero_grad(), before brg_finish_grad_sync() */
     _Atomic bool any_ready; /* something was counted since brg_zero_grad() */
     _Atomic int ready_ticket;
+    /* behind the last use of the gradients: a finished synchronisation, then an optimizer step */
+    void *grads_event;
+    brg_stream grads_stream;
+    bool grads_recorded;
     bool synced;               /* brg_finish_grad_sync() done, brg_step() not yet */
     uint64_t step;             /* number of brg_zero_grad() calls */
     int *order, order_next;    /* group ids in issue order; issue_lock */
@@ -183,6 +190,11 @@ static inline bool brg_param_in_range(const brg_scheduler *sched, int param)
 /* BRG_ERR_INVALID_ARGUMENT for a NULL scheduler or a parameter out of range. */
 brg_status brg_bad_param(const brg_scheduler *sched, int param, const char *function);
 const char *brg_sched_param_name(const brg_scheduler *sched, int param);
+
+/* Gradients on streams: `stream` waits for their last use; and: their last use is now on `stream`.
+ */
+brg_status brg_sched_follow_grads(brg_scheduler *sched, brg_stream stream);
+brg_status brg_sched_mark_grads(brg_scheduler *sched, brg_stream stream);
 
 /* create.c: buffers, buckets, groups; agree.c: what all ranks must have in common. */
 brg_status brg_sched_build(brg_scheduler *sched);

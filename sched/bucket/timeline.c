@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sched/bucket/timeline.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -196,7 +197,7 @@ static bool resolve_locked(brg_timeline *timeline, int index)
     if (rt->event_query(s->event) != BRG_RT_OK ||
         rt->event_elapsed(&ms, timeline->base_event, s->event) != BRG_RT_OK)
         return false;
-    s->ns = (uint64_t)((int64_t)timeline->base_ns + (int64_t)((double)ms * 1e6));
+    s->ns = (uint64_t)((int64_t)timeline->base_ns + llround((double)ms * 1e6));
     s->resolved = true;
     return true;
 }

@@ -49,9 +49,11 @@ brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, i
 brg_status brg_sched_sum_over_ranks(brg_scheduler *sched, double *values, int count,
                                     brg_stream stream);
 
-/* BRG_ERR_STATE unless gradients have been synchronised and not yet been stepped; called by
- * brg_step(). */
-brg_status brg_sched_begin_step(brg_scheduler *sched);
+/* Bracket what brg_step() puts on `stream`. begin: BRG_ERR_STATE unless gradients have been
+ * synchronised and not yet been stepped; `stream` waits for them. end: the next brg_zero_grad(),
+ * whatever its stream, waits for the work now on `stream`. */
+brg_status brg_sched_begin_step(brg_scheduler *sched, brg_stream stream);
+brg_status brg_sched_end_step(brg_scheduler *sched, brg_stream stream);
 
 /* The parts of a context that optimizers use. */
 const brg_device *brg_context_device_tables(const brg_context *ctx);

@@ -235,6 +235,8 @@ static brg_status check_buffer_head(const brg_layout *layout, int index)
 
 brg_status brg_layout_check(const brg_layout *layout)
 {
+    if (!layout)
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_layout_check: layout is NULL");
     brg_status status = BRG_OK;
     size_t count = layout->num_params ? (size_t)layout->num_params : 1;
     seen_param *seen = calloc(count, sizeof *seen);

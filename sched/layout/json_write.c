@@ -70,6 +70,9 @@ static json_t *layout_json(const brg_layout *layout)
 
 brg_status brg_layout_to_json(const brg_layout *layout, char **text)
 {
+    if (!layout || !text)
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_layout_to_json: %s is NULL",
+                        layout ? "text" : "layout");
     *text = NULL;
     json_t *root = layout_json(layout);
     if (root)

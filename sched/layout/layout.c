@@ -203,35 +203,37 @@ void brg_layout_destroy(brg_layout *layout)
 
 int brg_layout_num_params(const brg_layout *layout)
 {
-    return layout->num_params;
+    return layout ? layout->num_params : 0;
 }
 
 int brg_layout_num_buffers(const brg_layout *layout)
 {
-    return layout->num_buffers;
+    return layout ? layout->num_buffers : 0;
 }
 
 int brg_layout_num_buckets(const brg_layout *layout)
 {
     int count = 0;
-    for (int i = 0; i < layout->num_buffers; i++)
+    for (int i = 0; layout && i < layout->num_buffers; i++)
         count += layout->buffers[i].num_buckets;
     return count;
 }
 
 const brg_param *brg_layout_param_info(const brg_layout *layout, int param)
 {
-    return param >= 0 && param < layout->num_params ? &layout->params[param] : NULL;
+    return layout && param >= 0 && param < layout->num_params ? &layout->params[param] : NULL;
 }
 
 const brg_layout_buffer *brg_layout_get_buffer(const brg_layout *layout, int buffer)
 {
-    return buffer >= 0 && buffer < layout->num_buffers ? &layout->buffers[buffer] : NULL;
+    return layout && buffer >= 0 && buffer < layout->num_buffers ? &layout->buffers[buffer] : NULL;
 }
 
 brg_status brg_layout_find(const brg_layout *layout, int param, int *buffer,
                            const brg_layout_param **placement)
 {
+    if (!layout)
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_layout_find: layout is NULL");
     if (param < 0 || param >= layout->num_params)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "parameter %d, expected 0 to %d", param,
                         layout->num_params - 1);
@@ -245,7 +247,7 @@ brg_status brg_layout_find(const brg_layout *layout, int param, int *buffer,
 
 const brg_layout_options *brg_layout_get_options(const brg_layout *layout)
 {
-    return &layout->options;
+    return layout ? &layout->options : NULL;
 }
 
 void brg_free(void *memory)

@@ -15,7 +15,7 @@ int64_t brg_param_numel(const brg_param *param)
 {
     int64_t numel = 1;
     bool overflow = false, zero = false;
-    if (param->num_dims < 0 || param->num_dims > BRG_MAX_DIMS)
+    if (!param || param->num_dims < 0 || param->num_dims > BRG_MAX_DIMS)
         return -1;
     for (int i = 0; i < param->num_dims; i++) {
         if (param->shape[i] < 0)

@@ -191,7 +191,7 @@ brg_status brg_step(brg_optimizer *optimizer, brg_stream stream)
     brg_step_job *job = acquire_job(optimizer);
     if (!job)
         return brg_fail(BRG_ERR_NO_MEMORY, "brg_step: no memory");
-    status = brg_sched_begin_step(optimizer->sched);
+    status = brg_sched_begin_step(optimizer->sched, stream);
     if (status != BRG_OK) {
         release_job(job);
         return status;
@@ -203,6 +203,7 @@ brg_status brg_step(brg_optimizer *optimizer, brg_stream stream)
         BRG_TRY(enqueue_update(&job->updates[i], stream), fail);
     BRG_TRY(launch(optimizer, stream, release_job, job), fail); /* job is not ours any more */
     BRG_TRY(brg_optim_record(optimizer, stream), fail);
+    BRG_TRY(brg_sched_end_step(optimizer->sched, stream), fail);
     optimizer->stepped = true;
     return BRG_OK;
 fail:

@@ -317,7 +317,7 @@ TEST(Scheduler, CallsOutOfOrderAreErrors)
         Rank r(ctx, setup);
         ASSERT_EQ(r.status, BRG_OK) << r.error;
         EXPECT_EQ(brg_finish_grad_sync(r.sched, nullptr), BRG_ERR_STATE);
-        EXPECT_EQ(brg_sched_begin_step(r.sched), BRG_ERR_STATE);
+        EXPECT_EQ(brg_sched_begin_step(r.sched, nullptr), BRG_ERR_STATE);
         ASSERT_OK(brg_zero_grad(r.sched, nullptr));
         ASSERT_OK(brg_grad_ready(r.sched, 0, nullptr));
         EXPECT_EQ(brg_zero_grad(r.sched, nullptr), BRG_ERR_STATE);

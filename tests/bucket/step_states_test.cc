@@ -214,4 +214,77 @@ TEST(StepStates, ParamWaitWaitsForTheUpdateInAllReduceMode)
     });
 }
 
+/* A parameter with a main gradient of its own that one step does not use. */
+TEST(StepStates, UnusedMainGradientIsZeros)
+{
+    brg_scheduler_options options = {};
+    options.allow_unused = 1;
+    options.overlap_grad_reduce = 1;
+    run_ranks(2, [&](int, brg_context *ctx) {
+        Pair pair(ctx, 2, options);
+        std::vector<float> main(Pair::ELEMS, 5.0f);
+        ASSERT_OK(brg_set_main_grad(pair.sched, 0, main.data(), BRG_FLOAT32));
+        for (int step = 0; step < 3; step++) {
+            ASSERT_OK(brg_zero_grad(pair.sched, nullptr));
+            ASSERT_OK(brg_grad_ready(pair.sched, 1, nullptr));
+            if (step != 1) {
+                ASSERT_OK(brg_grad_ready(pair.sched, 0, nullptr));
+            }
+            ASSERT_OK(brg_finish_grad_sync(pair.sched, nullptr));
+            const brg_bucket_view *view =
+                brg_sched_view(pair.sched, brg_scheduler_bucket_of(pair.sched, 0));
+            for (int s = 0; s < view->num_segments; s++)
+                for (int64_t i = 0; i < view->segments[s].numel; i++)
+                    ASSERT_EQ(((const float *)view->grad_base)[view->segments[s].offset + i],
+                              step == 1 ? 0.0f : 5.0f)
+                        << "step " << step;
+        }
+    });
+}
+
+/* Zeroing, finishing and stepping on three streams, of which the optimizer's is slow. */
+TEST(StepStates, ZeroingWaitsForTheOptimizerOnAnotherStream)
+{
+    brg_scheduler_options options = {};
+    options.grad_scaling = BRG_SCALE_AVERAGE;
+    run_ranks(2, [&](int, brg_context *ctx) {
+        Pair pair(ctx, 2, options);
+        brg_sgd_options sgd = {};
+        sgd.lr = 1;
+        brg_optimizer *optimizer = nullptr;
+        brg_stream streams[3];
+        for (brg_stream &stream : streams)
+            ASSERT_OK(brg_stream_create(ctx, &stream));
+        ASSERT_OK(brg_sgd_create(pair.sched, &sgd, &optimizer));
+        const int steps = 4;
+        for (int step = 0; step < steps; step++) {
+            ASSERT_OK(brg_zero_grad(pair.sched, streams[0]));
+            for (int p = 0; p < 2; p++) {
+                ASSERT_OK(brg_stream_launch(
+                    ctx, streams[0],
+                    [](void *grad) {
+                        for (int i = 0; i < Pair::ELEMS; i++)
+                            ((float *)grad)[i] = 1;
+                    },
+                    pair.grad(p)));
+                ASSERT_OK(brg_grad_ready(pair.sched, p, streams[0]));
+            }
+            ASSERT_OK(brg_finish_grad_sync(pair.sched, streams[1]));
+            ASSERT_OK(brg_stream_launch(
+                ctx, streams[2],
+                [](void *) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); },
+                nullptr));
+            ASSERT_OK(brg_step(optimizer, streams[2]));
+        }
+        ASSERT_OK(brg_finish_param_sync(pair.sched, streams[1]));
+        ASSERT_OK(brg_stream_synchronize(ctx, streams[1]));
+        for (int p = 0; p < 2; p++)
+            for (int i = 0; i < Pair::ELEMS; i++)
+                ASSERT_EQ(((const float *)brg_param_data(pair.sched, p))[i], (float)-steps);
+        brg_optimizer_destroy(optimizer);
+        for (brg_stream stream : streams)
+            brg_stream_destroy(ctx, stream);
+    });
+}
+
 } // namespace

@@ -64,6 +64,21 @@ void param_refused(const std::function<void(brg_param &)> &change,
     refused({matrix("w", 4, 4), bad}, {}, words);
 }
 
+TEST(LayoutApi, NullsAreRefused)
+{
+    char *text = nullptr;
+    EXPECT_EQ(brg_layout_find(nullptr, 0, nullptr, nullptr), BRG_ERR_INVALID_ARGUMENT);
+    EXPECT_EQ(brg_layout_to_json(nullptr, &text), BRG_ERR_INVALID_ARGUMENT);
+    EXPECT_EQ(brg_layout_check(nullptr), BRG_ERR_INVALID_ARGUMENT);
+    EXPECT_EQ(brg_layout_num_params(nullptr), 0);
+    EXPECT_EQ(brg_layout_num_buffers(nullptr), 0);
+    EXPECT_EQ(brg_layout_num_buckets(nullptr), 0);
+    EXPECT_EQ(brg_layout_param_info(nullptr, 0), nullptr);
+    EXPECT_EQ(brg_layout_get_buffer(nullptr, 0), nullptr);
+    EXPECT_EQ(brg_layout_get_options(nullptr), nullptr);
+    EXPECT_EQ(brg_param_numel(nullptr), -1);
+}
+
 TEST(LayoutOptions, DefaultsAreFilledIn)
 {
     LayoutPtr layout = compute({matrix("w", 4, 4)}, nullptr);

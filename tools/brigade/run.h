@@ -60,12 +60,20 @@ char *run_quote(const char *text);
 
 /* run_spawn.c: processes. */
 
+/* The guard: a process that kills the watched process groups when we are gone without having said
+ * so, as after SIGKILL. PR_SET_PDEATHSIG alone would leave grandchildren running. */
+typedef struct run_guard {
+    int fd;
+    pid_t pid;
+} run_guard;
+
 typedef struct run_spawn {
     char **argv;
     const run_env *env;
     int fds[3];     /* become 0, 1, 2; -1: inherited */
     bool own_group; /* a process group of its own */
     const sigset_t *mask;
+    const run_guard *guard; /* told of the group before the program runs; NULL: not told */
 } run_spawn;
 
 /* Starts a process that dies with us. Returns 0 or an errno; *in_exec tells that the program itself
@@ -74,13 +82,6 @@ int run_spawn_process(const run_spawn *request, pid_t *pid, bool *in_exec);
 
 /* The exit code for a program that exec refused with `error`. */
 int run_exec_code(int error);
-
-/* The guard: a process that kills the watched process groups when we are gone without having said
- * so, as after SIGKILL. PR_SET_PDEATHSIG alone would leave grandchildren running. */
-typedef struct run_guard {
-    int fd;
-    pid_t pid;
-} run_guard;
 
 int run_guard_start(run_guard *guard); /* 0 or an errno */
 void run_guard_watch(const run_guard *guard, pid_t group);

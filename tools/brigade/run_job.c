@@ -477,15 +477,16 @@ static int start_rank(job *j, int rank_id)
                              .env = &env,
                              .fds = {fds.in, fds.out[1], fds.err[1]},
                              .own_group = j->own_groups,
-                             .mask = &j->old_mask};
+                             .mask = &j->old_mask,
+                             .guard = &j->guard};
         error = run_spawn_process(&request, &k->pid, &in_exec);
+        if (error && k->pid > 0 && j->own_groups)
+            run_guard_forget(&j->guard, k->pid);
     }
     if (!error) {
         k->running = true;
         k->group_alive = j->own_groups;
         j->num_running++;
-        if (j->own_groups)
-            run_guard_watch(&j->guard, k->pid);
         if (j->config->prefix &&
             (!add_stream(j, k, 0, &fds.out[0]) || !add_stream(j, k, 1, &fds.err[0])))
             error = ENOMEM;

@@ -37,6 +37,22 @@ static ssize_t write_quietly(int fd, const void *data, size_t bytes)
     return n;
 }
 
+static void guard_tell(const run_guard *guard, int32_t word)
+{
+    if (guard->fd >= 0)
+        write_quietly(guard->fd, &word, sizeof word);
+}
+
+void run_guard_watch(const run_guard *guard, pid_t group)
+{
+    guard_tell(guard, group);
+}
+
+void run_guard_forget(const run_guard *guard, pid_t group)
+{
+    guard_tell(guard, -group);
+}
+
 /* Runs in the child; returns only when exec fails. */
 static int become(const run_spawn *request, pid_t parent)
 {
@@ -45,6 +61,9 @@ static int become(const run_spawn *request, pid_t parent)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(CLI_OWN_FAILURE); /* died before the line above */
+    if (request->own_group &&
+        request->guard) /* not from the parent: it may die before it comes to it */
+        run_guard_watch(request->guard, getpid());
     for (int i = 0; i < 3; i++)
         if (request->fds[i] >= 0 && dup2(request->fds[i], i) < 0)
             return errno;
@@ -150,22 +169,6 @@ int run_guard_start(run_guard *guard)
     close(fds[0]);
     guard->fd = fds[1];
     return 0;
-}
-
-static void guard_tell(const run_guard *guard, int32_t word)
-{
-    if (guard->fd >= 0)
-        write_quietly(guard->fd, &word, sizeof word);
-}
-
-void run_guard_watch(const run_guard *guard, pid_t group)
-{
-    guard_tell(guard, group);
-}
-
-void run_guard_forget(const run_guard *guard, pid_t group)
-{
-    guard_tell(guard, -group);
 }
 
 void run_guard_stop(run_guard *guard)
