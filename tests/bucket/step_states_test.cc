@@ -257,16 +257,22 @@ TEST(StepStates, ZeroingWaitsForTheOptimizerOnAnotherStream)
             ASSERT_OK(brg_stream_create(ctx, &stream));
         ASSERT_OK(brg_sgd_create(pair.sched, &sgd, &optimizer));
         const int steps = 4;
+        struct Write {
+            float *grad;
+            float value;
+        } writes[steps][2];
         for (int step = 0; step < steps; step++) {
             ASSERT_OK(brg_zero_grad(pair.sched, streams[0]));
             for (int p = 0; p < 2; p++) {
+                writes[step][p] = {pair.grad(p), (float)(step + 1)}; /* every step another */
                 ASSERT_OK(brg_stream_launch(
                     ctx, streams[0],
-                    [](void *grad) {
+                    [](void *arg) {
+                        auto *w = (Write *)arg;
                         for (int i = 0; i < Pair::ELEMS; i++)
-                            ((float *)grad)[i] = 1;
+                            w->grad[i] = w->value;
                     },
-                    pair.grad(p)));
+                    &writes[step][p]));
                 ASSERT_OK(brg_grad_ready(pair.sched, p, streams[0]));
             }
             ASSERT_OK(brg_finish_grad_sync(pair.sched, streams[1]));
@@ -280,7 +286,8 @@ TEST(StepStates, ZeroingWaitsForTheOptimizerOnAnotherStream)
         ASSERT_OK(brg_stream_synchronize(ctx, streams[1]));
         for (int p = 0; p < 2; p++)
             for (int i = 0; i < Pair::ELEMS; i++)
-                ASSERT_EQ(((const float *)brg_param_data(pair.sched, p))[i], (float)-steps);
+                ASSERT_EQ(((const float *)brg_param_data(pair.sched, p))[i],
+                          -1.0f - 2.0f - 3.0f - 4.0f);
         brg_optimizer_destroy(optimizer);
         for (brg_stream stream : streams)
             brg_stream_destroy(ctx, stream);
