@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sched/status.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,15 +87,19 @@ brg_status brg_fail_prefix(brg_status status, const char *format, ...)
 
 static brg_log_level log_threshold(void)
 {
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
+    static atomic_flag complained = ATOMIC_FLAG_INIT;
     const char *value = getenv("BRIGADE_LOG");
-    if (!value)
+    if (!value || !*value)
         return BRG_LOG_WARN;
-    if (!strcasecmp(value, "error"))
-        return BRG_LOG_ERROR;
-    if (!strcasecmp(value, "info"))
-        return BRG_LOG_INFO;
-    if (!strcasecmp(value, "debug"))
-        return BRG_LOG_DEBUG;
+    for (int i = 0; i < 4; i++)
+        if (!strcasecmp(value, levels[i]))
+            return (brg_log_level)i;
+    if (!atomic_flag_test_and_set(&complained))
+        fprintf(stderr,
+                "brigade: warning: environment variable BRIGADE_LOG is \"%s\", expected error, "
+                "warn, info or debug\n",
+                value);
     return BRG_LOG_WARN;
 }
 

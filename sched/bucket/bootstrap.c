@@ -19,6 +19,7 @@
 
 #define HELLO_MAGIC 0x62726764656c6c31ull
 #define RETRY_MS 50
+#define PATIENCE_S 5 /* then rank 0 says on stderr whom it waits for */
 
 /* Both messages have a fixed size, native endian: ranks of one job run one architecture, and
  * another byte order shows as a wrong magic. */
@@ -115,17 +116,30 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     bufferevent_enable(bev, EV_READ | EV_WRITE);
 }
 
+/* "<head> 1 4 7": the ranks that have not arrived, as many as fit. */
+static void name_missing(const server *s, const char *head, char text[256])
+{
+    int at = snprintf(text, 256, "%d of %d ranks %s", s->arrived, s->world, head);
+    for (int r = 1; r < s->world && at < 256 - 16; r++)
+        if (!s->peers[r])
+            at += snprintf(text + at, 256 - (size_t)at, " %d", r);
+}
+
 static void on_timeout(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     server *s = arg;
     char text[256];
-    int at = snprintf(text, sizeof text, "%d of %d ranks arrived in time; missing:", s->arrived,
-                      s->world);
-    for (int r = 1; r < s->world && at < (int)sizeof text - 16; r++)
-        if (!s->peers[r])
-            at += snprintf(text + at, sizeof text - (size_t)at, " %d", r);
+    name_missing(s, "arrived in time; missing:", text);
     server_fail(s, BRG_ERR_TIMEOUT, text);
+}
+
+static void on_long_wait(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    char text[256];
+    name_missing(arg, "have arrived; waiting for rank", text);
+    brg_log(BRG_LOG_WARN, "%s", text);
 }
 
 /* Writes the answer to everybody and gives the writes a moment to leave. */
@@ -198,6 +212,8 @@ static brg_status serve(const char *address, int port, int world, double timeout
         status = brg_fail(BRG_ERR_NO_MEMORY, "no memory for start-up of %d ranks", world);
         goto out;
     }
+    struct timeval patience = {.tv_sec = PATIENCE_S};
+    event_base_once(s.base, -1, EV_TIMEOUT, on_long_wait, &s, &patience);
     event_base_dispatch(s.base);
     event_del(timer);
     answer_all(&s, id);

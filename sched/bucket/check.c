@@ -62,6 +62,25 @@ static void copy_in(void *arg)
             store(state->grad, to, j, load(state->main_grad, state->main_dtype, j));
 }
 
+brg_status brg_sched_zero_unused_locked(brg_scheduler *sched, brg_group *group)
+{
+    brg_context *ctx = sched->ctx;
+    size_t elem = brg_dtype_bytes(grad_dtype(group));
+    brg_status status = BRG_OK;
+    for (int i = 0; i < group->num_params; i++) {
+        const brg_param_state *state = &sched->params[group->params[i]];
+        if (!atomic_load(&state->touched))
+            BRG_TRY(brg_context_rt(
+                        ctx,
+                        ctx->device.rt->memset_async(
+                            state->grad, 0, param_elems(sched, state->id) * elem, ctx->comm_stream),
+                        "memset_async"),
+                    out);
+    }
+out:
+    return status;
+}
+
 /* Only what was contributed in this step: an unused parameter's zeros stay, whatever an earlier
  * step has left in its main gradient. One function for each, because the next step may begin before
  * it runs. */

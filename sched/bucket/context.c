@@ -42,6 +42,7 @@ brg_status brg_context_fail(brg_context *ctx, brg_status status, const char *for
         vsnprintf(ctx->failure_text, sizeof ctx->failure_text, format, args);
         va_end(args);
         atomic_store(&ctx->failure, (int)status);
+        brg_log(BRG_LOG_INFO, "%s: %s", brg_status_str(status), ctx->failure_text);
     }
     pthread_mutex_unlock(&ctx->fail_lock);
     return status;
@@ -123,6 +124,13 @@ static brg_status read_ranks(brg_context *ctx, const brg_context_options *option
         ctx->world = 1;
         ctx->rank = 0;
         BRG_TRY(env_int("WORLD_SIZE", 1, INT_MAX, &ctx->world), out);
+        const char *rank = getenv("RANK");
+        if (ctx->world > 1 && (!rank || !*rank)) {
+            status =
+                brg_fail(BRG_ERR_INVALID_ARGUMENT,
+                         "environment variable WORLD_SIZE is %d, but RANK is not set", ctx->world);
+            goto out;
+        }
         BRG_TRY(env_int("RANK", 0, INT_MAX, &ctx->rank), out);
         ctx->local_rank = ctx->rank;
         BRG_TRY(env_int("LOCAL_RANK", 0, INT_MAX, &ctx->local_rank), out);
@@ -262,6 +270,8 @@ brg_status brg_context_open(const brg_context_options *given, brg_context **out)
     snprintf(ctx->relay_watch.label, sizeof ctx->relay_watch.label,
              "a collective of the trainer's own");
     brg_watchdog_add(ctx->watchdog, &ctx->relay_watch);
+    brg_log(BRG_LOG_INFO, "rank %d of %d on device %s, %s", ctx->rank, ctx->world,
+            ctx->device.rt->name, ctx->ring ? "traced" : "not traced");
     *out = ctx;
     return BRG_OK;
 fail:

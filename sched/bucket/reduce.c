@@ -41,6 +41,8 @@ brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *gro
     /* Gathers that nobody has waited for come first, on every rank: so the order stays the same. */
     BRG_TRY(brg_sched_issue_gathers_locked(sched, sched->queue_length), out);
     BRG_TRY(follow_contributors_locked(sched, group), out);
+    if (sched->options.allow_unused)
+        BRG_TRY(brg_sched_zero_unused_locked(sched, group), out);
     BRG_TRY(brg_sched_copy_in_locked(sched, group), out);
     if (sched->options.check_grads)
         BRG_TRY(brg_sched_check_grads_locked(sched, group), out);

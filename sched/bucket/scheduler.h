@@ -225,7 +225,9 @@ brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *gro
 /* gather.c: issues pending gathers up to queue position `until` (exclusive). */
 brg_status brg_sched_issue_gathers_locked(brg_scheduler *sched, int until);
 
-/* check.c: host functions in front of a reduction. */
+/* check.c: what comes in front of a reduction. zero_unused: a parameter that was never declared
+ * ready contributes zeros, whatever was written into its gradient. */
+brg_status brg_sched_zero_unused_locked(brg_scheduler *sched, brg_group *group);
 brg_status brg_sched_copy_in_locked(brg_scheduler *sched, brg_group *group);
 brg_status brg_sched_check_grads_locked(brg_scheduler *sched, brg_group *group);
 brg_status brg_sched_check_result(brg_scheduler *sched);

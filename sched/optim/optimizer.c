@@ -60,6 +60,10 @@ static brg_status choose_groups(brg_optimizer *optimizer, const int *groups, int
     if (!optimizer->groups)
         return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu bucket groups", name, room);
     if (!groups) {
+        if (layerwise &&
+            brg_layout_get_options(brg_sched_layout(optimizer->sched))->algorithm != BRG_LAYERWISE)
+            return brg_fail(BRG_ERR_INVALID_ARGUMENT,
+                            "%s: needs whole matrices, which only a layer-wise layout has", name);
         for (int g = 0; g < all; g++)
             if (brg_sched_group_layerwise(optimizer->sched, g) == layerwise)
                 optimizer->groups[optimizer->num_groups++] = g;

@@ -207,6 +207,38 @@ TEST(Context, ReadsRanksFromTheEnvironment)
     }
 }
 
+TEST(Context, WorldSizeWithoutRankIsNamed)
+{
+    Environment env;
+    env.set("WORLD_SIZE", "4");
+    brg_context *ctx = nullptr;
+    EXPECT_EQ(brg_context_open(nullptr, &ctx), BRG_ERR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(brg_last_error()).find("RANK is not set"), std::string::npos)
+        << brg_last_error();
+}
+
+TEST(Context, LogLevels)
+{
+    brg_context *ctx = nullptr;
+    brg_context_options options = {};
+    options.device = BRG_DEVICE_HOST;
+    for (const char *level : {"", "error", "info", "nonsense"}) {
+        Environment env;
+        env.set("BRIGADE_LOG", level);
+        testing::internal::CaptureStderr();
+        brg_status status = brg_context_open(&options, &ctx);
+        std::string text = testing::internal::GetCapturedStderr();
+        ASSERT_EQ(status, BRG_OK) << brg_last_error();
+        brg_context_close(ctx);
+        EXPECT_EQ(text.find("rank 0 of 1 on device host") != std::string::npos,
+                  std::string(level) == "info")
+            << level << ": " << text;
+        EXPECT_EQ(text.find("BRIGADE_LOG is \"nonsense\"") != std::string::npos,
+                  std::string(level) == "nonsense")
+            << level << ": " << text;
+    }
+}
+
 TEST(Context, MasterPortOutOfRangeIsNamed)
 {
     Environment env;

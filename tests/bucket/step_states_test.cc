@@ -242,6 +242,31 @@ TEST(StepStates, UnusedMainGradientIsZeros)
     });
 }
 
+TEST(StepStates, UnusedParameterIsZerosWhateverWasWritten)
+{
+    brg_scheduler_options options = {};
+    options.allow_unused = 1;
+    options.overlap_grad_reduce = 1;
+    run_ranks(2, [&](int, brg_context *ctx) {
+        Pair pair(ctx, 2, options);
+        for (int step = 0; step < 2; step++) {
+            ASSERT_OK(brg_zero_grad(pair.sched, nullptr));
+            for (int i = 0; i < Pair::ELEMS; i++)
+                pair.grad(0)[i] = pair.grad(1)[i] = 3;
+            ASSERT_OK(brg_grad_ready(pair.sched, 1, nullptr));
+            ASSERT_OK(brg_finish_grad_sync(pair.sched, nullptr));
+            for (int p = 0; p < 2; p++) {
+                const brg_bucket_view *view =
+                    brg_sched_view(pair.sched, brg_scheduler_bucket_of(pair.sched, p));
+                for (int s = 0; s < view->num_segments; s++)
+                    ASSERT_EQ(((const float *)view->grad_base)[view->segments[s].offset],
+                              p ? 3.0f : 0.0f)
+                        << "step " << step;
+            }
+        }
+    });
+}
+
 /* Zeroing, finishing and stepping on three streams, of which the optimizer's is slow. */
 TEST(StepStates, ZeroingWaitsForTheOptimizerOnAnotherStream)
 {

@@ -261,4 +261,24 @@ TEST(Options, ExtremeGroupIdsAreOutOfRange)
     });
 }
 
+TEST(Options, MuonNeedsALayerwiseLayout)
+{
+    run_ranks(1, [&](int, brg_context *ctx) {
+        Model model = small_model();
+        brg_layout_options options = {};
+        options.algorithm = BRG_ELEMENTWISE;
+        brg_layout *layout = nullptr;
+        brg_scheduler *sched = nullptr;
+        brg_optimizer *muon = nullptr;
+        ASSERT_OK(brg_layout_compute(model.data(), model.size(), &options, &layout));
+        ASSERT_OK(brg_scheduler_create(ctx, layout, nullptr, &sched));
+        EXPECT_EQ(brg_muon_create(sched, nullptr, &muon), BRG_ERR_INVALID_ARGUMENT);
+        EXPECT_NE(std::string(brg_last_error()).find("layer-wise layout"), std::string::npos)
+            << brg_last_error();
+        EXPECT_EQ(muon, nullptr);
+        brg_scheduler_destroy(sched);
+        brg_layout_destroy(layout);
+    });
+}
+
 } // namespace

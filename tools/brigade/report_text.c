@@ -138,7 +138,7 @@ static void rank_lines(const report *r)
                cli_time_ns(low, data->other_collectives.median));
     printf("%-10s ", "replay");
     if (data->replay_error.n)
-        printf("error %.1f%% (p95 %.1f%%); with all buckets free the step loses %s\n",
+        printf("error %.1f%% (p95 %.1f%%); with all buckets free the step would be %s shorter\n",
                100 * data->replay_error.median, 100 * data->replay_error.p95,
                cli_time_ns(low, data->exposed_all.median));
     else
@@ -176,7 +176,7 @@ static void row_print(const row *op, const brg_stat *exposed)
     if (exposed)
         cell(exposed);
     else
-        printf("%*s", CELL, "");
+        printf("%*s", CELL, ".");
     if (op->busbw->n)
         printf(" %7.*f", op->busbw->median < 10 ? 3 : 1, op->busbw->median);
     else

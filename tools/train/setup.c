@@ -53,10 +53,14 @@ static int load_data(trainer *t)
     return -1;
 }
 
-/* The model computes on the CPU, wherever a GPU might answer. */
+/* The model computes on the CPU, wherever a GPU might answer; who asks for another device by name
+ * gets the library's word on it. */
 static brg_status open_context(trainer *t)
 {
-    brg_context_options options = {.size = sizeof options, .device = BRG_DEVICE_HOST};
+    const char *device = getenv("BRIGADE_DEVICE");
+    bool any = !device || !*device || !strcmp(device, "auto");
+    brg_context_options options = {.size = sizeof options,
+                                   .device = any ? BRG_DEVICE_HOST : BRG_DEVICE_AUTO};
     brg_status status = brg_context_open(&options, &t->ctx);
     if (status != BRG_OK)
         return status;
