@@ -276,12 +276,11 @@ brg_status brg_barrier(brg_context *ctx)
 {
     if (!ctx)
         return null_context(__func__);
-    int value = 0;
     brg_status status = brg_context_check(ctx);
     if (status != BRG_OK)
         return status;
     /* A broadcast lets rank 0 go ahead; an exchange holds everybody. */
-    uint64_t mine = (uint64_t)value, *all = calloc((size_t)ctx->world, sizeof *all);
+    uint64_t mine = 0, *all = calloc((size_t)ctx->world, sizeof *all);
     if (!all)
         return brg_fail(BRG_ERR_NO_MEMORY, "brg_barrier: no memory for %d ranks", ctx->world);
     status = brg_context_exchange(ctx, &mine, 1, all);

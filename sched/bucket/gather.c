@@ -86,7 +86,7 @@ static void sort_queue_locked(brg_scheduler *sched, int from)
         queue[i] = sched->forward_order[queue[i]];
 }
 
-/* Puts groups at the end of the queue as pending. issue_lock held. */
+/* Puts at least one group at the end of the queue as pending. issue_lock held. */
 static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int count,
                                  brg_stream stream)
 {
@@ -106,10 +106,9 @@ static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int co
         BRG_TRY(brg_sched_issue_gathers_locked(sched, sched->queue_length), out);
         sched->queue_length = sched->queue_issued = 0;
     }
-    void *updated = count ? sched->groups[groups[0]].own_updated : NULL;
-    if (count)
-        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(updated, stream), "event_record"),
-                out);
+    void *updated = sched->groups[groups[0]].own_updated;
+    BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(updated, stream), "event_record"),
+            out);
     int stamp = brg_timeline_stamp(ctx->timeline, stream);
     /* the update is done: the parameters may be gathered */
     brg_rec ready = {

@@ -3,10 +3,9 @@
  * comm_stream, are counted, watched and traced. */
 #include "sched/bucket/scheduler.h"
 
-static size_t elem_bytes(const brg_bucket *bucket, brg_func func)
+static brg_dtype moved_dtype(const brg_bucket *bucket, brg_func func)
 {
-    return brg_dtype_bytes(func == BRG_FUNC_ALL_GATHER ? bucket->view.param_dtype
-                                                       : bucket->view.grad_dtype);
+    return func == BRG_FUNC_ALL_GATHER ? bucket->view.param_dtype : bucket->view.grad_dtype;
 }
 
 /* The group's collectives inside one group call. */
@@ -37,17 +36,16 @@ static void record_launch(brg_scheduler *sched, const brg_group *group, const br
 {
     for (int b = 0; b < group->num_buckets; b++) {
         const brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
-        bool gather = launch->func == BRG_FUNC_ALL_GATHER;
-        brg_rec record = {
-            .kind = BRG_REC_COLLECTIVE,
-            .func = (uint8_t)launch->func,
-            .flags = group->num_buckets > 1 ? BRG_REC_GROUPED : 0,
-            .step = launch->step,
-            .bucket = bucket->trace_id,
-            .dtype = (uint8_t)(gather ? bucket->view.param_dtype : bucket->view.grad_dtype),
-            .bytes = (uint64_t)(bucket->end - bucket->start) * elem_bytes(bucket, launch->func),
-            .stream = 1,
-            .aux = issued_ns};
+        brg_dtype dtype = moved_dtype(bucket, launch->func);
+        brg_rec record = {.kind = BRG_REC_COLLECTIVE,
+                          .func = (uint8_t)launch->func,
+                          .flags = group->num_buckets > 1 ? BRG_REC_GROUPED : 0,
+                          .step = launch->step,
+                          .bucket = bucket->trace_id,
+                          .dtype = (uint8_t)dtype,
+                          .bytes = (uint64_t)(bucket->end - bucket->start) * brg_dtype_bytes(dtype),
+                          .stream = 1,
+                          .aux = issued_ns};
         brg_timeline_emit(sched->ctx->timeline, &record,
                           brg_timeline_ref(sched->ctx->timeline, begin),
                           brg_timeline_ref(sched->ctx->timeline, end));

@@ -34,7 +34,7 @@ static int reduce_bucket(brg_scheduler *sched, const brg_bucket *bucket)
                                             ctx->comm_stream);
 }
 
-brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *group)
+static brg_status issue_reduction_locked(brg_scheduler *sched, brg_group *group)
 {
     brg_status status;
     group->issued = true;
@@ -63,7 +63,7 @@ brg_status brg_sched_issue_complete_locked(brg_scheduler *sched)
         if (!group->complete)
             break;
         sched->order_next++; /* also if it fails: nothing is issued twice */
-        brg_status status = brg_sched_issue_reduction_locked(sched, group);
+        brg_status status = issue_reduction_locked(sched, group);
         if (status != BRG_OK)
             return status;
     }
@@ -130,7 +130,7 @@ static brg_status issue_rest_locked(brg_scheduler *sched, brg_stream stream)
         brg_group *group = &sched->groups[sched->order[sched->order_next]];
         if (!group->complete && !brg_streams_add(group->streams, stream))
             brg_context_follow_locked(sched->ctx, stream, sched->ctx->relay_event);
-        brg_status status = brg_sched_issue_reduction_locked(sched, group);
+        brg_status status = issue_reduction_locked(sched, group);
         if (status != BRG_OK && first == BRG_OK)
             first = status;
     }

@@ -220,7 +220,6 @@ void brg_sched_record(brg_scheduler *sched, const brg_group *group, const brg_re
 
 /* reduce.c */
 brg_status brg_sched_issue_complete_locked(brg_scheduler *sched);
-brg_status brg_sched_issue_reduction_locked(brg_scheduler *sched, brg_group *group);
 
 /* gather.c: issues pending gathers up to queue position `until` (exclusive). */
 brg_status brg_sched_issue_gathers_locked(brg_scheduler *sched, int until);
