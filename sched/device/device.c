@@ -29,6 +29,7 @@ brg_status brg_device_open(brg_device_kind kind, brg_device *device)
     case BRG_DEVICE_HOST:
         device->rt = brg_host_runtime();
         device->nccl = brg_host_nccl();
+        device->kernels = NULL;
         return BRG_OK;
     case BRG_DEVICE_CUDA:
         return brg_fail(

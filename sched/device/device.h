@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "brigade/context.h"
+#include "sched/device/kernels.h"
 
 enum { BRG_RT_OK = 0, BRG_RT_INVALID_VALUE = 1, BRG_RT_NO_MEMORY = 2, BRG_RT_NOT_READY = 600 };
 
@@ -113,6 +114,20 @@ typedef struct brg_runtime {
     /* Runs fn(arg) in stream order on a thread of the engine's. fn must not call this table. */
     int (*launch_host_func)(void *stream, void (*fn)(void *arg), void *arg);
 
+    /* Graphs; NULL on a device that has none (host). Capture is in relaxed mode: other threads may
+     * go on calling. stream_is_capturing sets *capturing to 0 or 1 and never fails because of a
+     * capture elsewhere. graph_end makes an executable graph of what was captured. */
+    int (*stream_is_capturing)(void *stream, int *capturing);
+    int (*graph_begin)(void *stream);
+    int (*graph_end)(void *stream, void **graph);
+    int (*graph_launch)(void *graph, void *stream);
+    int (*graph_destroy)(void *graph); /* NULL allowed */
+
+    /* "0000:1b:00.0" and the like; NULL where devices are not on a bus (host). */
+    int (*device_pci_bus_id)(char *text, int bytes, int device);
+    /* A name for people, e.g. "NVIDIA H200"; NULL as above. */
+    int (*device_name)(char *text, int bytes, int device);
+
     const char *(*error_string)(int error);
 } brg_runtime;
 
@@ -175,6 +190,7 @@ typedef struct brg_nccl {
 typedef struct brg_device {
     const brg_runtime *rt;
     const brg_nccl *nccl;
+    const brg_kernels *kernels; /* NULL: the device `host`, whose arithmetic is host functions */
 } brg_device;
 
 /* Resolves BRG_DEVICE_AUTO by BRIGADE_DEVICE and fills the tables. They are static and never freed.
