@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of libbrigade-cuda.so. */
+#include "sched/optim/cuda.h"
+
+static const char *error_string(int error)
+{
+    return cudaGetErrorString((cudaError_t)error);
+}
+
+/* The only symbol that the library exports; its type is brg_cuda_kernels_fn. */
+extern "C" __attribute__((visibility("default"))) const brg_kernels *brg_cuda_kernels(int abi)
+{
+    static const brg_kernels table = [] {
+        brg_kernels kernels = {};
+        kernels.abi = BRG_KERNELS_ABI;
+        kernels.sum_partials = brg_cuda_sum_partials;
+        kernels.prepare_step = brg_cuda_prepare_step;
+        kernels.stamp = brg_cuda_stamp;
+        kernels.store_double = brg_cuda_store_double;
+        kernels.error_string = error_string;
+        return kernels;
+    }();
+    return abi == BRG_KERNELS_ABI ? &table : nullptr;
+}
