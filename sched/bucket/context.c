@@ -191,11 +191,15 @@ out:
     return status;
 }
 
-static brg_status open_device(brg_context *ctx, const brg_context_options *options)
+static brg_status open_device(brg_context *ctx, const brg_device *tables,
+                              const brg_context_options *options)
 {
     const brg_runtime *rt;
     brg_status status;
-    BRG_TRY(brg_device_open(options->device, &ctx->device), out);
+    if (tables)
+        ctx->device = *tables;
+    else
+        BRG_TRY(brg_device_open(options->device, &ctx->device), out);
     rt = ctx->device.rt;
     int devices = 0;
     BRG_TRY(brg_context_rt(ctx, rt->get_device_count(&devices), "get_device_count"), out);
@@ -224,6 +228,12 @@ out:
 
 brg_status brg_context_open(const brg_context_options *given, brg_context **out)
 {
+    return brg_context_open_on(NULL, given, out);
+}
+
+brg_status brg_context_open_on(const brg_device *tables, const brg_context_options *given,
+                               brg_context **out)
+{
     if (!out)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_context_open: the output is NULL");
     *out = NULL;
@@ -250,7 +260,7 @@ brg_status brg_context_open(const brg_context_options *given, brg_context **out)
         goto fail;
     }
     BRG_TRY(read_ranks(ctx, &options), fail);
-    BRG_TRY(open_device(ctx, &options), fail);
+    BRG_TRY(open_device(ctx, tables, &options), fail);
     BRG_TRY(get_timeout(options.init_timeout_s, "BRIGADE_INIT_TIMEOUT", DEFAULT_INIT_TIMEOUT_S,
                         &init_timeout),
             fail);

@@ -33,6 +33,11 @@ struct brg_context {
     char failure_text[768];
 };
 
+/* brg_context_open() on the tables given, instead of those that options->device asks for, so that
+ * tests can put their own in between. The tables must outlive the context; NULL: as asked for. */
+brg_status brg_context_open_on(const brg_device *tables, const brg_context_options *options,
+                               brg_context **ctx);
+
 /* BRG_OK, or the context's first asynchronous error with its message. Never blocks. */
 static inline brg_status brg_context_check(brg_context *ctx)
 {
