@@ -13,8 +13,13 @@ extern "C" __attribute__((visibility("default"))) const brg_kernels *brg_cuda_ke
     static const brg_kernels table = [] {
         brg_kernels kernels = {};
         kernels.abi = BRG_KERNELS_ABI;
+        kernels.sum_squares = brg_cuda_sum_squares;
         kernels.sum_partials = brg_cuda_sum_partials;
         kernels.prepare_step = brg_cuda_prepare_step;
+        kernels.adamw = brg_cuda_adamw;
+        kernels.sgd = brg_cuda_sgd;
+        kernels.convert = brg_cuda_convert;
+        kernels.check_values = brg_cuda_check_values;
         kernels.stamp = brg_cuda_stamp;
         kernels.store_double = brg_cuda_store_double;
         kernels.error_string = error_string;
