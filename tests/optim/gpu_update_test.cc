@@ -86,6 +86,8 @@ void build(problem &p, std::mt19937_64 &rng, int num_ranges, float grad_scale, i
     for (int r = 0; r < num_ranges; r++) {
         size_t numel = r % 50 == 7 ? 5000 + rng() % 60000 : rng() % 4098; // some are empty
         size_t shift = r % 3 ? rng() % 8 : 0;
+        if (r % 10 == 3) // to the end of a tile of 2048 elements, or one more or less
+            numel = 2048 * (rng() % 2 + 1) - shift % 4 + rng() % 3 - 1;
         bool alike = rng() % 2;
         auto add = [&](size_t bytes, bool output) {
             return p.memory.add(numel * bytes, (alike ? shift : rng() % 8) * bytes, output);
