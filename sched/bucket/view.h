@@ -56,6 +56,20 @@ brg_status brg_sched_begin_step(brg_scheduler *sched, brg_stream stream);
 brg_status brg_sched_end_step(brg_scheduler *sched, brg_stream stream);
 
 /* The parts of a context that optimizers use. */
+
+/* CUDA's current device belongs to the thread, and what a thread launches, records and creates goes
+ * to it. BRG_ON_DEVICE(ctx) at the beginning of a block makes it the context's until the block is
+ * left; then it is the caller's again. Every public function that calls the runtime begins with it.
+ * Nests; costs one get_device, on the device `host` one branch. */
+typedef struct brg_device_scope {
+    const brg_runtime *rt; /* NULL: nothing to restore */
+    int device;            /* the caller's */
+} brg_device_scope;
+brg_device_scope brg_context_enter(const brg_context *ctx);
+void brg_context_leave(brg_device_scope *scope);
+#define BRG_ON_DEVICE(ctx)                                                                         \
+    __attribute__((cleanup(brg_context_leave))) brg_device_scope on_device_ = brg_context_enter(ctx)
+
 const brg_device *brg_context_device_tables(const brg_context *ctx);
 /* Records an asynchronous error, first one wins; every later call on the context returns it. Any
  * thread, also inside host functions. Returns `status`. */
