@@ -48,11 +48,6 @@ struct brg_context {
     char failure_text[768];
 };
 
-/* brg_context_open() on the tables given, instead of those that options->device asks for, so that
- * tests can put their own in between. The tables must outlive the context; NULL: as asked for. */
-brg_status brg_context_open_on(const brg_device *tables, const brg_context_options *options,
-                               brg_context **ctx);
-
 /* The communicator for one call, NULL once it has been aborted: whoever aborts it waits for a while
  * for those who hold it. Pair with brg_context_release_comm(). Any thread. */
 static inline void *brg_context_hold_comm(brg_context *ctx)
