@@ -5,7 +5,8 @@
  * A rank is a process or a thread; each rank opens its own context. Streams are first-in first-out
  * queues of asynchronous work, as in the CUDA runtime: on the device `cuda` a brg_stream is a
  * cudaStream_t, on the device `host` it is served by one worker thread. The NULL stream of the host
- * device is the calling thread itself: work put on it runs, and waits on it block, at once.
+ * device is the calling thread itself: work put on it runs, and waits on it block, at once. On cuda
+ * it is the legacy default stream of the context's device.
  */
 #ifndef BRIGADE_CONTEXT_H
 #define BRIGADE_CONTEXT_H

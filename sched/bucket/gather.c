@@ -144,7 +144,7 @@ static brg_status hand_out_update(brg_scheduler *sched, const int *groups, int n
 {
     brg_context *ctx = sched->ctx;
     brg_status status = BRG_OK;
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     for (int i = 0; i < num_groups; i++) {
         brg_group *group = &sched->groups[groups[i]];
         BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(group->gather_done, stream),
@@ -155,7 +155,7 @@ static brg_status hand_out_update(brg_scheduler *sched, const int *groups, int n
         atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
     }
 out:
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     return status;
 }
 
@@ -172,7 +172,7 @@ brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, i
         mark_step_end(sched, stream);
         return status;
     }
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     status = enqueue_locked(sched, groups, num_groups, stream);
     if (status == BRG_OK) {
         int fresh = sched->queue_length - num_groups;
@@ -187,7 +187,7 @@ brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, i
         }
         status = brg_sched_issue_gathers_locked(sched, until);
     }
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     for (int i = 0; status == BRG_OK && !o->overlap_param_gather && i < num_groups; i++)
         status = wait_for_gather(sched, &sched->groups[groups[i]], stream);
     mark_step_end(sched, stream);
@@ -206,7 +206,7 @@ static void learn_forward(brg_scheduler *sched, brg_group *group)
 static brg_status reach(brg_scheduler *sched, const brg_group *group)
 {
     brg_status status = BRG_OK;
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     /* From the end: a group may stand in the queue twice, first with its gather of an earlier step.
      */
     for (int i = sched->queue_length - 1; i >= 0; i--)
@@ -215,7 +215,7 @@ static brg_status reach(brg_scheduler *sched, const brg_group *group)
                 brg_sched_issue_gathers_locked(sched, i + 1 + sched->options.param_gather_prefetch);
             break;
         }
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     return status;
 }
 
@@ -248,9 +248,9 @@ brg_status brg_finish_param_sync(brg_scheduler *sched, brg_stream stream)
     brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     status = brg_sched_issue_gathers_locked(sched, sched->queue_length);
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     for (int g = 0; status == BRG_OK && g < sched->num_groups; g++)
         if (atomic_load(&sched->groups[g].gather_state) != BRG_GATHER_CURRENT)
             status = wait_for_gather(sched, &sched->groups[g], stream);

@@ -63,7 +63,7 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
                                                             sched->buffers[i].grad_bytes, stream),
                                "memset_async"),
                 out);
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     for (int g = 0; g < sched->num_groups; g++)
         reset_group(sched, &sched->groups[g], stream);
     for (int p = 0; p < sched->num_params; p++) {
@@ -73,7 +73,7 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
     atomic_store(&sched->misread_param, -1);
     atomic_store(&sched->ready_ticket, 0);
     sched->order_next = 0;
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     atomic_store(&sched->in_step, true);
 out:
     return status;
@@ -84,9 +84,9 @@ static brg_status follow_now(brg_scheduler *sched, const brg_group *group, brg_s
 {
     brg_context *ctx = group->ctx;
     BRG_ON_DEVICE(ctx);
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     brg_status status = brg_context_follow_locked(ctx, stream, ctx->relay_event);
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     return status;
 }
 
@@ -103,11 +103,11 @@ static brg_status complete_group(brg_scheduler *sched, brg_group *group, brg_str
         brg_sched_record(sched, group, &record, BRG_NO_STAMP, now);
         brg_timeline_unref(ctx->timeline, now);
     }
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     group->complete = true;
     if (sched->options.overlap_grad_reduce)
         status = brg_sched_issue_complete_locked(sched);
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     return status;
 }
 
@@ -115,13 +115,13 @@ static brg_status complete_group(brg_scheduler *sched, brg_group *group, brg_str
  * pattern may change; else this step's sum is wrong, and every later call says so. */
 static brg_status too_often(brg_scheduler *sched, brg_group *group, int param, int count)
 {
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     bool late = group->issued;
     if (!late && sched->options.allow_relearn) {
         atomic_store(&group->held, true);
         group->complete = false;
     }
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     if (!late && sched->options.allow_relearn)
         return BRG_OK;
     int none = -1;
@@ -219,9 +219,9 @@ brg_status brg_scheduler_relearn(brg_scheduler *sched)
     atomic_store(&sched->num_seen, 0);
     atomic_store(&sched->learning_forward, true);
     /* Groups that were complete from the start must be counted like the others now. */
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     for (int g = 0; g < sched->num_groups; g++)
         sched->groups[g].complete = false;
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     return BRG_OK;
 }

@@ -263,9 +263,9 @@ brg_status brg_finish_grad_sync(brg_scheduler *sched, brg_stream stream)
     if (counts != BRG_OK)
         snprintf(text, sizeof text, "%s", brg_last_error());
     record_late_ready(sched, stream);
-    brg_sched_lock(sched);
+    brg_sched_lock_issue(sched);
     status = issue_rest_locked(sched, stream);
-    brg_sched_unlock(sched);
+    brg_sched_unlock_issue(sched);
     atomic_store(&sched->any_ready, false);
     atomic_store(&sched->in_step, false);
     if (status != BRG_OK)

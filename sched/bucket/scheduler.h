@@ -14,7 +14,7 @@
  *
  * Counts and the set of streams are atomics: brg_grad_ready() takes a lock only when it completes a
  * group. Everything that issues collectives holds the issue_locks of all contexts:
- * brg_sched_lock().
+ * brg_sched_lock_issue().
  *
  * Which communicator does what: a buffer is reduced and gathered over its `ctx`, the scheduler's
  * or, for expert-parallel buffers, the expert context. With several optimizer instances the shards
@@ -213,7 +213,7 @@ static inline brg_status brg_sched_check(const brg_scheduler *sched)
     return status;
 }
 
-static inline void brg_sched_lock(const brg_scheduler *sched)
+static inline void brg_sched_lock_issue(const brg_scheduler *sched)
 {
     pthread_mutex_lock(&sched->ctx->issue_lock);
     if (sched->expert_ctx != sched->ctx)
@@ -222,7 +222,7 @@ static inline void brg_sched_lock(const brg_scheduler *sched)
         pthread_mutex_lock(&sched->instance_ctx->issue_lock);
 }
 
-static inline void brg_sched_unlock(const brg_scheduler *sched)
+static inline void brg_sched_unlock_issue(const brg_scheduler *sched)
 {
     if (sched->instance_ctx)
         pthread_mutex_unlock(&sched->instance_ctx->issue_lock);

@@ -47,7 +47,8 @@ struct Member {
     brg_layout *layout = nullptr;
     brg_scheduler *sched = nullptr;
 
-    Member(brg_context *ctx, const Shape &s, brg_grad_scaling scaling, double large_norm = 0)
+    Member(brg_context *ctx, const Shape &s, brg_grad_scaling scaling, double large_norm = 0,
+           brg_algorithm algorithm = BRG_ELEMENTWISE)
         : shape(s), rank(brg_context_rank(ctx)), world(ctx)
     {
         ranks = kWorld / s.instances;
@@ -64,6 +65,7 @@ struct Member {
         brg_layout_options plan = {};
         plan.data_parallel_size = ranks;
         plan.expert_data_parallel_size = expert_ranks;
+        plan.algorithm = algorithm;
         plan.bucket_size = 900;
         EXPECT_OK(brg_layout_compute(model.data(), model.size(), &plan, &layout));
         brg_scheduler_options options = {};
@@ -163,7 +165,8 @@ TEST_P(Groups, SumsAndNormsAreThoseOfOneProcess)
     Shape shape = GetParam();
     for (brg_grad_scaling scaling : {BRG_SCALE_NONE, BRG_SCALE_AVERAGE, BRG_SCALE_PRE_DIVIDE})
         run_ranks(kWorld, [&](int, brg_context *ctx) {
-            Member m(ctx, shape, scaling);
+            Member m(ctx, shape, scaling, 0,
+                     scaling == BRG_SCALE_NONE ? BRG_ELEMENTWISE : BRG_LAYERWISE);
             double factor = scaling == BRG_SCALE_NONE ? 1.0 : 1.0 / kWorld;
             for (int step = 0; step < kSteps; step++) {
                 m.backward(step);
@@ -191,13 +194,13 @@ TEST_P(Groups, AllRanksThatShareAParameterTrainItAlike)
         for (int step = 0; step < kSteps; step++) {
             m.backward(step);
             ASSERT_OK(brg_step(sgd, nullptr));
+            double norm = 0, want = m.norm(step, 1.0 / kWorld);
+            ASSERT_OK(brg_grad_norm(sgd, &norm));
+            EXPECT_NEAR(norm, want, 1e-6 * want);
         }
         ASSERT_OK(brg_finish_param_sync(m.sched, nullptr));
         ASSERT_OK(brg_stream_synchronize(m.instance_ranks, nullptr));
         for (int p = 0; p < m.model.size(); p++) {
-            int bucket = brg_scheduler_bucket_of(m.sched, p);
-            if (brg_sched_view(m.sched, bucket)->layerwise)
-                continue;
             /* rank 0 of the first instance, or of its expert group */
             int first = is_expert(m.model, p) && shape.expert_groups ? m.expert_group : 0;
             for (int64_t i = 0; i < m.model.numel(p); i++) {
