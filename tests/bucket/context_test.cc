@@ -187,9 +187,10 @@ struct Tables {
     brg_nccl nccl = *brg_host_nccl();
     brg_device device = {&rt, &nccl, nullptr};
 
-    brg_context *open(int local_rank = 0)
+    brg_context *open(int local_rank = 0, double timeout_s = 0)
     {
         brg_context_options options = host_options();
+        options.collective_timeout_s = timeout_s;
         options.world_size = 1;
         options.local_rank = local_rank;
         brg_context *ctx = nullptr;
@@ -242,6 +243,55 @@ TEST(Abort, FollowsAnErrorOfALibraryThatLeavesItsCollectivesStuck)
     EXPECT_EQ(num_aborts, 1);
     brg_context_close(ctx);
     EXPECT_EQ(num_aborts, 1);
+}
+
+/* As on a GPU: the call returns, and its stream stands still until the communicator is aborted. */
+int stuck_reduce_scatter(const void *, void *, size_t, int, int, void *, void *stream)
+{
+    return brg_host_runtime()->launch_host_func(
+        stream,
+        [](void *) {
+            std::unique_lock<std::mutex> lock(gate_lock);
+            gate.wait(lock, [] { return is_aborted; });
+        },
+        nullptr);
+}
+
+TEST(Abort, AStuckCollectiveHoldsUpNeitherTheStepNorDestruction)
+{
+    for (bool by_watchdog : {false, true}) {
+        is_aborted = false;
+        Tables tables;
+        tables.nccl.reduce_scatter = stuck_reduce_scatter;
+        tables.nccl.comm_abort = counted_abort;
+        tables.nccl.comm_num_done = nullptr;
+        brg_context *ctx = tables.open(0, by_watchdog ? 0.1 : 60);
+        ASSERT_NE(ctx, nullptr);
+        Model model = small_model();
+        brg_layout_options plan = {};
+        brg_layout *layout = nullptr;
+        ASSERT_OK(brg_layout_compute(model.data(), model.size(), &plan, &layout));
+        brg_scheduler *sched = nullptr;
+        ASSERT_OK(brg_scheduler_create(ctx, layout, nullptr, &sched));
+        ASSERT_OK(brg_zero_grad(sched, nullptr));
+        for (int p = model.size() - 1; p >= 0; p--)
+            ASSERT_OK(brg_grad_ready(sched, p, nullptr));
+        std::thread other([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            if (!by_watchdog)
+                brg_context_abort(ctx);
+        });
+        EXPECT_EQ(brg_finish_grad_sync(sched, nullptr),
+                  by_watchdog ? BRG_ERR_TIMEOUT : BRG_ERR_STATE);
+        std::string text = brg_last_error();
+        EXPECT_NE(text.find(by_watchdog ? "reduce-scatter of bucket" : "aborted"),
+                  std::string::npos)
+            << text;
+        other.join();
+        brg_scheduler_destroy(sched);
+        brg_layout_destroy(layout);
+        brg_context_close(ctx);
+    }
 }
 
 /* Two devices. Streams and events know theirs; whatever is put on one of another is counted. */
