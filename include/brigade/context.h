@@ -5,7 +5,8 @@
  * A rank is a process or a thread; each rank opens its own context. Streams are first-in first-out
  * queues of asynchronous work, as in the CUDA runtime: on the device `cuda` a brg_stream is a
  * cudaStream_t, on the device `host` it is served by one worker thread. The NULL stream of the host
- * device is the calling thread itself: work put on it runs, and waits on it block, at once.
+ * device is the calling thread itself: work put on it runs, and waits on it block, at once. On cuda
+ * it is the legacy default stream of the context's device.
  */
 #ifndef BRIGADE_CONTEXT_H
 #define BRIGADE_CONTEXT_H
@@ -49,20 +50,44 @@ typedef struct brg_context_options {
     double init_timeout_s;  /**< for all ranks to arrive; 0 means 60 */
     double
         collective_timeout_s; /**< a collective unfinished for this long is an error; 0 means 600 */
+    void *
+        nccl_comm; /**< ncclComm_t of the caller's: rank, world size and device are taken from it,
+                      no ranks are waited for. Borrowed: it must outlive the context, which neither
+                      finalises nor destroys it; it must be idle now, and nobody else may use
+                      it meanwhile. It is
+                      aborted, and so lost to the caller, once brg_context_status() is an error: by
+                      brg_context_abort() or brg_context_close() at the latest. NULL: one is made */
+    brg_stream comm_stream; /**< the caller's stream for all collectives of this context, on its
+                               device. Borrowed: it must outlive the context. NULL: one of the
+                               greatest priority is made */
 } brg_context_options;
 
 /** Makes an id for a group of ranks. @return BRG_ERR_IO if no randomness is to be had. */
 BRG_API brg_status brg_unique_id_create(brg_device_kind device, brg_unique_id *id);
 
-/** Opens a context; blocks until all ranks have arrived.
+/** Opens a context; blocks until all ranks have arrived, unless nccl_comm is given. On the device
+ * cuda a new communicator's device, number local_rank, stays the calling thread's current one;
+ * every other call leaves the current device as it found it, whatever the context's is.
  * @param options NULL means all defaults.
  * @param[out] ctx closed with brg_context_close(); NULL on failure.
  * @return BRG_ERR_TIMEOUT (message names the missing ranks), BRG_ERR_INVALID_ARGUMENT,
  *         BRG_ERR_DEVICE, BRG_ERR_IO, BRG_ERR_UNSUPPORTED. */
 BRG_API brg_status brg_context_open(const brg_context_options *options, brg_context **ctx);
 
-/** Waits for outstanding work of this context and frees it. NULL is allowed. Schedulers must have
- * been destroyed. After an asynchronous error it does not wait for peers. */
+/** Makes a context of those ranks that give the same @p color, for groups of ranks: of
+ * expert-parallel parameters, of optimizer instances, of the trainer's own. Collective over @p ctx;
+ * blocks, also until the collectives of @p ctx are done. The new context has a communicator, a
+ * communication stream and time-outs of its own and writes into the same trace. An asynchronous
+ * error of a child is one of its parent's, too; aborting the parent aborts its children.
+ * @param color 0 or more; -1: this rank is in no group.
+ * @param key ranks are in the order of key, then of their rank in @p ctx.
+ * @param[out] child closed before @p ctx, with brg_context_close(); NULL with color -1, on failure.
+ */
+BRG_API brg_status brg_context_split(brg_context *ctx, int color, int key, brg_context **child);
+
+/** Waits for outstanding work of this context and frees it. NULL is allowed. Schedulers and
+ * contexts that were split off it must have been destroyed. After an asynchronous error it does not
+ * wait for peers. */
 BRG_API void brg_context_close(brg_context *ctx);
 
 BRG_API int brg_context_rank(const brg_context *ctx);
@@ -75,8 +100,8 @@ BRG_API const char *brg_context_device(const brg_context *ctx);
  * Every other call on the context returns the same error once it has happened. Any thread. */
 BRG_API brg_status brg_context_status(brg_context *ctx);
 
-/** Gives up: unblocks this rank's collectives with an error; peers get BRG_ERR_PEER_LOST. Any
- * thread. */
+/** Gives up: unblocks this rank's collectives with an error, also calls that are blocked in the
+ * communication library (after up to a second); peers get BRG_ERR_PEER_LOST. Any thread. */
 BRG_API void brg_context_abort(brg_context *ctx);
 
 /* Streams */

@@ -14,6 +14,19 @@
  * group's collective is issued as soon as the group and all groups before it in the agreed order
  * are complete.
  *
+ * Groups. The scheduler's context has as many ranks as dense buffers have shards.
+ *
+ * - Expert-parallel buffers have a context of their own with as many ranks as they have shards
+ *   (expert_data_parallel_size of the layout). Several such groups make up the scheduler's context,
+ *   each with experts of its own, or one group contains it. An expert's gradients already hold the
+ *   work of several ranks, so averages are over the ranks of the scheduler's context here, too.
+ * - With several optimizer instances the scheduler's context is one instance. Reductions go over
+ * its ranks, then each shard's over the instance context, in which all ranks have the same rank in
+ *   their instances; parameters are gathered inside of the instance. Averages are over all of them.
+ *
+ * A norm counts each element of the model once. The contexts must be on one device; they are made
+ * with brg_context_split(), or adopt communicators of the caller's.
+ *
  * Thread rules: brg_grad_ready() and brg_param_wait() may be called from any thread at any time
  * between brg_zero_grad() and brg_finish_grad_sync(); everything else from one thread at a time. No
  * call blocks on the device unless its documentation says so. A stream that was given to a call of
@@ -55,10 +68,15 @@ typedef struct brg_scheduler_options {
                                off */
     int allow_unused;  /**< a parameter that never becomes ready contributes zeros; else an error */
     int allow_relearn; /**< a changed readiness pattern is learned anew; else an error */
-    int buckets_per_group;     /**< consecutive buckets of a buffer issued together; 0 means 1 */
-    int param_gather_prefetch; /**< with overlap_param_gather: how many gathers run ahead of the
-                                  parameter waited for; 0: no limit, all start in the optimizer step
-                                */
+    int buckets_per_group;       /**< consecutive buckets of a buffer issued together; 0 means 1 */
+    int param_gather_prefetch;   /**< with overlap_param_gather: how many gathers run ahead of the
+                                    parameter waited for; 0: no limit, all start in the optimizer step
+                                  */
+    brg_context *expert_context; /**< ranks that share expert-parallel parameters: those buffers are
+                                    reduced and gathered over it. Borrowed. NULL: the scheduler's
+                                    own context. See "Groups" */
+    brg_context *instance_context; /**< ranks that hold the same shard in other optimizer instances.
+                                      Borrowed. NULL: one instance. See "Groups" */
 } brg_scheduler_options;
 
 /** Creates buffers (zeroed) and bucket groups. Collective: blocks until all ranks have called it; a
@@ -69,8 +87,8 @@ typedef struct brg_scheduler_options {
  * @param layout borrowed; must outlive the scheduler.
  * @param options NULL means all defaults.
  * @param[out] sched freed with brg_scheduler_destroy(); NULL on failure.
- * @return also BRG_ERR_INVALID_ARGUMENT, BRG_ERR_NO_MEMORY, BRG_ERR_UNSUPPORTED (an expert-parallel
- *         buffer whose size differs from the number of ranks). */
+ * @return also BRG_ERR_INVALID_ARGUMENT (among others, a buffer whose number of shards is not the
+ *         number of ranks that share it), BRG_ERR_NO_MEMORY, BRG_ERR_UNSUPPORTED. */
 BRG_API brg_status brg_scheduler_create(brg_context *ctx, const brg_layout *layout,
                                         const brg_scheduler_options *options,
                                         brg_scheduler **sched);
@@ -118,7 +136,8 @@ BRG_API brg_status brg_param_wait(brg_scheduler *sched, int param, brg_stream st
 /** brg_param_wait() for every parameter, e.g. before evaluation or a checkpoint. */
 BRG_API brg_status brg_finish_param_sync(brg_scheduler *sched, brg_stream stream);
 
-/** Copies rank @p root's parameters to all ranks. Collective. */
+/** Copies rank @p root's parameters to all ranks; with several instances, those of the first; those
+ * of an expert context from its rank @p root modulo its size. Collective. */
 BRG_API brg_status brg_broadcast_params(brg_scheduler *sched, int root, brg_stream stream);
 
 /** Forgets learned counts and orders; the next step learns them anew. Collective, between steps. */

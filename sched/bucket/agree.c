@@ -28,6 +28,8 @@ enum {
     F_OVERLAP_GRAD,
     F_OVERLAP_PARAM,
     F_PREFETCH,
+    F_EXPERT_RANKS,
+    F_INSTANCES,
     F_COUNT,
     F_FIRST_CAUSE = F_ALGORITHM
 };
@@ -49,11 +51,13 @@ static const char *const field_names[F_COUNT] = {
     [F_OVERLAP_GRAD] = "overlap_grad_reduce",
     [F_OVERLAP_PARAM] = "overlap_param_gather",
     [F_PREFETCH] = "param_gather_prefetch",
+    [F_EXPERT_RANKS] = "number of ranks in expert_context",
+    [F_INSTANCES] = "number of ranks in instance_context",
 };
 
-static uint64_t hash_param(const brg_param *p)
+static uint64_t hash_param(const brg_param *p, bool with_name)
 {
-    uint64_t hash = XXH3_64bits(p->name, strlen(p->name));
+    uint64_t hash = XXH3_64bits(p->name, with_name ? strlen(p->name) : 0);
     hash = XXH3_64bits_withSeed(p->shape, sizeof p->shape[0] * (size_t)p->num_dims, hash);
     uint64_t rest[] = {(uint64_t)p->num_dims, (uint64_t)p->dtype, p->flags,
                        (uint64_t)p->ns_row_multiplier};
@@ -98,17 +102,20 @@ static void fill_fields(const brg_scheduler *sched, const uint64_t *param_hashes
     fields[F_OVERLAP_GRAD] = o->overlap_grad_reduce != 0;
     fields[F_OVERLAP_PARAM] = o->overlap_param_gather != 0;
     fields[F_PREFETCH] = (uint64_t)o->param_gather_prefetch;
+    fields[F_EXPERT_RANKS] = (uint64_t)sched->expert_ctx->world;
+    fields[F_INSTANCES] = sched->instance_ctx ? (uint64_t)sched->instance_ctx->world : 1;
 }
 
 /* Which parameter differs: all ranks exchange one hash per parameter. */
-static brg_status name_param(brg_scheduler *sched, const uint64_t *mine, int other)
+static brg_status name_param(brg_scheduler *sched, brg_context *ctx, const uint64_t *mine,
+                             int other)
 {
     size_t count = (size_t)sched->num_params;
-    uint64_t *all = malloc(sizeof *all * count * (size_t)sched->ctx->world);
+    uint64_t *all = malloc(sizeof *all * count * (size_t)ctx->world);
     if (!all)
         return brg_fail(BRG_ERR_NO_MEMORY, "no memory to compare %zu parameters", count);
     brg_status status;
-    BRG_TRY(brg_context_exchange(sched->ctx, mine, count, all), out);
+    BRG_TRY(brg_context_exchange(ctx, mine, count, all), out);
     const uint64_t *theirs = all + count * (size_t)other;
     for (size_t p = 0; p < count; p++)
         if (theirs[p] != all[p]) {
@@ -116,7 +123,7 @@ static brg_status name_param(brg_scheduler *sched, const uint64_t *mine, int oth
                 BRG_ERR_MISMATCH,
                 "rank %d and rank 0 disagree about parameter %zu (\"%s\" on rank %d): name, "
                 "shape, dtype or flags differ",
-                other, p, brg_sched_param_name(sched, (int)p), sched->ctx->rank);
+                other, p, brg_sched_param_name(sched, (int)p), ctx->rank);
             goto out;
         }
     status = brg_fail(BRG_ERR_MISMATCH, "rank %d and rank 0 disagree about the parameters", other);
@@ -125,16 +132,17 @@ out:
     return status;
 }
 
-static brg_status name_difference(brg_scheduler *sched, const uint64_t *hashes, const uint64_t *all)
+static brg_status name_difference(brg_scheduler *sched, brg_context *ctx, const uint64_t *hashes,
+                                  const uint64_t *all)
 {
     for (int f = 0; f < F_COUNT; f++)
-        for (int r = 1; r < sched->ctx->world; r++) {
+        for (int r = 1; r < ctx->world; r++) {
             uint64_t theirs = all[r * F_COUNT + f], first = all[f];
             bool layouts_equal = all[r * F_COUNT + F_LAYOUT] == all[F_LAYOUT];
             if (theirs == first || (layouts_equal && f >= F_FIRST_CAUSE && f < F_LAYOUT))
                 continue;
             if (f == F_PARAMS)
-                return name_param(sched, hashes, r);
+                return name_param(sched, ctx, hashes, r);
             if (f == F_FACTOR) {
                 double a, b;
                 memcpy(&a, &theirs, sizeof a);
@@ -152,9 +160,11 @@ static brg_status name_difference(brg_scheduler *sched, const uint64_t *hashes, 
     return BRG_OK;
 }
 
-brg_status brg_sched_check_ranks(brg_scheduler *sched)
+/* Expert-parallel parameters of different groups have the same shapes, but may have other names. */
+brg_status brg_sched_compare_ranks(brg_scheduler *sched, brg_context *ctx)
 {
-    size_t world = (size_t)sched->ctx->world;
+    size_t world = (size_t)ctx->world;
+    bool one_group = ctx != sched->ctx || sched->expert_ctx == ctx;
     int params = brg_layout_num_params(sched->layout);
     uint64_t mine[F_COUNT];
     uint64_t *all = malloc(sizeof *all * world * F_COUNT);
@@ -165,11 +175,13 @@ brg_status brg_sched_check_ranks(brg_scheduler *sched)
         goto out;
     }
     sched->num_params = params;
-    for (int p = 0; p < params; p++)
-        hashes[p] = hash_param(brg_layout_param_info(sched->layout, p));
+    for (int p = 0; p < params; p++) {
+        const brg_param *info = brg_layout_param_info(sched->layout, p);
+        hashes[p] = hash_param(info, one_group || !(info->flags & BRG_PARAM_EXPERT_PARALLEL));
+    }
     fill_fields(sched, hashes, mine);
-    BRG_TRY(brg_context_exchange(sched->ctx, mine, F_COUNT, all), out);
-    BRG_TRY(name_difference(sched, hashes, all), out);
+    BRG_TRY(brg_context_exchange(ctx, mine, F_COUNT, all), out);
+    BRG_TRY(name_difference(sched, ctx, hashes, all), out);
 out:
     free(all);
     free(hashes);
@@ -266,7 +278,13 @@ brg_status brg_sched_agree_orders(brg_scheduler *sched)
     }
     observed_order(sched, keyed, orders);
     observed_forward(sched, orders + count);
-    BRG_TRY(brg_context_agree(sched->ctx, orders, 2 * count), out);
+    /* From one rank to the same rank of all instances, and from there to everybody in each. */
+    if (sched->instance_ctx)
+        BRG_TRY(brg_context_agree(sched->instance_ctx, orders, 2 * count), out);
+    BRG_TRY(
+        brg_context_agree(sched->expert_place == BRG_EXPERT_AROUND ? sched->expert_ctx : sched->ctx,
+                          orders, 2 * count),
+        out);
     memcpy(sched->order, orders, sizeof *orders * count);
     memcpy(sched->forward_order, orders + count, sizeof *orders * count);
     invert_forward(sched);

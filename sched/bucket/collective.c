@@ -32,6 +32,7 @@ brg_status brg_stream_create(brg_context *ctx, brg_stream *stream)
     if (!stream)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_stream_create: the output is NULL");
     *stream = NULL;
+    BRG_ON_DEVICE(ctx);
     return brg_context_rt(ctx, ctx->device.rt->stream_create(stream, BRG_STREAM_NON_BLOCKING, 0),
                           "stream_create");
 }
@@ -40,6 +41,7 @@ void brg_stream_destroy(brg_context *ctx, brg_stream stream)
 {
     if (!ctx || !stream)
         return;
+    BRG_ON_DEVICE(ctx);
     ctx->device.rt->stream_destroy(stream);
 }
 
@@ -47,6 +49,7 @@ brg_status brg_stream_synchronize(brg_context *ctx, brg_stream stream)
 {
     if (!ctx)
         return null_context(__func__);
+    BRG_ON_DEVICE(ctx);
     brg_status status =
         brg_context_rt(ctx, ctx->device.rt->stream_synchronize(stream), "stream_synchronize");
     return status == BRG_OK ? brg_context_status(ctx) : status;
@@ -58,6 +61,7 @@ brg_status brg_stream_launch(brg_context *ctx, brg_stream stream, void (*fn)(voi
         return null_context(__func__);
     if (!fn)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_stream_launch: the function is NULL");
+    BRG_ON_DEVICE(ctx);
     brg_status status = brg_context_check(ctx);
     if (status != BRG_OK)
         return status;
@@ -72,6 +76,7 @@ brg_status brg_context_mark_begin(brg_context *ctx, brg_rec_kind kind, int flags
 {
     if (!ctx->timeline)
         return BRG_OK;
+    BRG_ON_DEVICE(ctx);
     brg_rec record = {.kind = (uint16_t)kind, .flags = (uint16_t)flags, .bucket = BRG_NO_BUCKET};
     record.aux = brg_ring_add_name(ctx->ring, name ? name : "");
     brg_timeline_open_span(ctx->timeline, &record, stream);
@@ -80,6 +85,9 @@ brg_status brg_context_mark_begin(brg_context *ctx, brg_rec_kind kind, int flags
 
 brg_status brg_context_mark_end(brg_context *ctx, brg_stream stream)
 {
+    if (!ctx->timeline)
+        return BRG_OK;
+    BRG_ON_DEVICE(ctx);
     if (!brg_timeline_close_span(ctx->timeline, stream))
         return brg_fail(BRG_ERR_STATE, "a span is ended on a stream on which none has begun");
     return BRG_OK;
@@ -104,7 +112,7 @@ brg_status brg_span_end(brg_context *ctx, brg_stream stream)
 /* Plain collectives */
 
 typedef struct plain_call {
-    enum { ALL_REDUCE, BROADCAST } kind;
+    enum { ALL_REDUCE, ALL_GATHER, BROADCAST } kind;
     const void *send;
     void *recv;
     size_t count;
@@ -112,17 +120,23 @@ typedef struct plain_call {
     int op, root;
 } plain_call;
 
+/* Issues it on comm_stream. */
 static int call_locked(brg_context *ctx, const plain_call *call)
 {
     const brg_nccl *nccl = ctx->device.nccl;
-    int dtype = brg_nccl_dtype(call->type);
-    if (!ctx->comm)
-        return BRG_NCCL_INVALID_USAGE;
-    if (call->kind == ALL_REDUCE)
-        return nccl->all_reduce(call->send, call->recv, call->count, dtype, call->op, ctx->comm,
-                                ctx->comm_stream);
-    return nccl->broadcast(call->send, call->recv, call->count, dtype, call->root, ctx->comm,
-                           ctx->comm_stream);
+    int dtype = brg_nccl_dtype(call->type), result = BRG_NCCL_INVALID_USAGE;
+    void *comm = brg_context_hold_comm(ctx);
+    if (comm && call->kind == ALL_REDUCE)
+        result = nccl->all_reduce(call->send, call->recv, call->count, dtype, call->op, comm,
+                                  ctx->comm_stream);
+    else if (comm && call->kind == ALL_GATHER)
+        result =
+            nccl->all_gather(call->send, call->recv, call->count, dtype, comm, ctx->comm_stream);
+    else if (comm)
+        result = nccl->broadcast(call->send, call->recv, call->count, dtype, call->root, comm,
+                                 ctx->comm_stream);
+    brg_context_release_comm(ctx);
+    return brg_context_count_op_locked(ctx, result);
 }
 
 /* `stream` -> comm_stream -> `stream`. */
@@ -136,7 +150,9 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
                       .bucket = BRG_NO_BUCKET,
                       .dtype = (uint8_t)call->type,
                       .bytes = call->count * brg_dtype_bytes(call->type),
-                      .stream = 1};
+                      .comm = ctx->comm_id,
+                      .stream = ctx->comm_id + 1};
+    BRG_ON_DEVICE(ctx);
     brg_status status = brg_context_check(ctx);
     if (status != BRG_OK)
         return status;
@@ -144,8 +160,7 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
     BRG_TRY(brg_context_follow_locked(ctx, stream, ctx->relay_event), unlock);
     int begin = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
     uint64_t issued_ns = ctx->timeline ? brg_now_ns() : 0;
-    int result = brg_context_count_op_locked(ctx, call_locked(ctx, call));
-    status = brg_context_nccl(ctx, result, "collective");
+    status = brg_context_nccl(ctx, call_locked(ctx, call), "collective");
     int end = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
     record.aux = issued_ns;
     brg_timeline_emit(ctx->timeline, &record, begin, end);
@@ -225,8 +240,17 @@ out:
     return status;
 }
 
+static brg_status issue(brg_context *ctx, const plain_call *call)
+{
+    pthread_mutex_lock(&ctx->issue_lock);
+    int result = call_locked(ctx, call);
+    pthread_mutex_unlock(&ctx->issue_lock);
+    return brg_context_nccl(ctx, result, call->kind == BROADCAST ? "broadcast" : "all_gather");
+}
+
 brg_status brg_context_exchange(brg_context *ctx, const uint64_t *mine, size_t count, uint64_t *all)
 {
+    BRG_ON_DEVICE(ctx);
     const brg_runtime *rt = ctx->device.rt;
     size_t bytes = count * sizeof *mine, world = (size_t)ctx->world;
     void *buffer = NULL;
@@ -236,13 +260,12 @@ brg_status brg_context_exchange(brg_context *ctx, const uint64_t *mine, size_t c
     BRG_TRY(brg_context_rt(ctx, rt->malloc_device(&buffer, bytes * world), "malloc_device"), out);
     char *slot = (char *)buffer + bytes * (size_t)ctx->rank;
     BRG_TRY(copy_sync(ctx, slot, mine, bytes, BRG_COPY_HOST_TO_DEVICE), out);
-    pthread_mutex_lock(&ctx->issue_lock);
-    int result = ctx->comm ? ctx->device.nccl->all_gather(slot, buffer, count, BRG_NCCL_UINT64,
-                                                          ctx->comm, ctx->comm_stream)
-                           : BRG_NCCL_INVALID_USAGE;
-    brg_context_count_op_locked(ctx, result);
-    pthread_mutex_unlock(&ctx->issue_lock);
-    BRG_TRY(brg_context_nccl(ctx, result, "all_gather"), out);
+    BRG_TRY(issue(ctx, &(plain_call){.kind = ALL_GATHER,
+                                     .send = slot,
+                                     .recv = buffer,
+                                     .count = count,
+                                     .type = BRG_UINT64}),
+            out);
     BRG_TRY(copy_sync(ctx, all, buffer, bytes * world, BRG_COPY_DEVICE_TO_HOST), out);
 out:
     rt->free_device(buffer);
@@ -251,6 +274,7 @@ out:
 
 brg_status brg_context_agree(brg_context *ctx, int *values, size_t count)
 {
+    BRG_ON_DEVICE(ctx);
     const brg_runtime *rt = ctx->device.rt;
     size_t bytes = count * sizeof *values;
     void *buffer = NULL;
@@ -259,13 +283,12 @@ brg_status brg_context_agree(brg_context *ctx, int *values, size_t count)
         return BRG_OK;
     BRG_TRY(brg_context_rt(ctx, rt->malloc_device(&buffer, bytes), "malloc_device"), out);
     BRG_TRY(copy_sync(ctx, buffer, values, bytes, BRG_COPY_HOST_TO_DEVICE), out);
-    pthread_mutex_lock(&ctx->issue_lock);
-    int result = ctx->comm ? ctx->device.nccl->broadcast(buffer, buffer, count, BRG_NCCL_INT32, 0,
-                                                         ctx->comm, ctx->comm_stream)
-                           : BRG_NCCL_INVALID_USAGE;
-    brg_context_count_op_locked(ctx, result);
-    pthread_mutex_unlock(&ctx->issue_lock);
-    BRG_TRY(brg_context_nccl(ctx, result, "broadcast"), out);
+    BRG_TRY(issue(ctx, &(plain_call){.kind = BROADCAST,
+                                     .send = buffer,
+                                     .recv = buffer,
+                                     .count = count,
+                                     .type = BRG_INT32}),
+            out);
     BRG_TRY(copy_sync(ctx, values, buffer, bytes, BRG_COPY_DEVICE_TO_HOST), out);
 out:
     rt->free_device(buffer);

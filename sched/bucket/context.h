@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a context. Lock order: issue_lock, watchdog, timeline, fail_lock. issue_lock orders
- * the collectives of this rank; it is never held across a call that waits for the device. */
+/* Inside of a context. Lock order: children_lock, issue_lock (the scheduler's context, its expert
+ * context, its instance context), watchdog, timeline, fail_lock. issue_lock orders the collectives
+ * of this rank; it is never held across a call that waits for the device, but calls of the
+ * communication library may block in it, so aborting takes none of the locks but children_lock. */
 #ifndef BRIGADE_SCHED_BUCKET_CONTEXT_H
 #define BRIGADE_SCHED_BUCKET_CONTEXT_H
 
@@ -13,9 +15,22 @@
 
 struct brg_context {
     brg_device device;
-    void *comm;
+    int device_index;        /* current device of every call */
+    bool has_current_device; /* not on the host device: nothing there depends on it */
+    _Atomic(void *) comm;    /* NULL once aborted; use brg_context_hold_comm() */
+    _Atomic int comm_users;
+    bool borrows_comm, borrows_stream; /* of the caller: not freed */
     int rank, world, local_rank;
     brg_stream comm_stream; /* every collective of this context runs here, in one order */
+    double timeout_s;       /* of the watchdog */
+
+    /* What brg_context_split() has made; a child uses the ring and the time line of its root. */
+    brg_context *root;   /* itself, unless it is a child */
+    brg_context *parent; /* NULL: opened */
+    pthread_mutex_t children_lock;
+    brg_context *first_child, *next_sibling;
+    uint32_t comm_id;           /* in the trace; 0: the root's */
+    _Atomic uint32_t num_comms; /* root: ids given to children */
 
     pthread_mutex_t issue_lock;
     uint64_t num_ops;  /* collectives issued on comm so far */
@@ -25,7 +40,7 @@ struct brg_context {
 
     brg_ring *ring; /* NULL: no trace */
     brg_timeline *timeline;
-    uint32_t next_bucket_id;
+    _Atomic uint32_t next_bucket_id; /* root */
 
     brg_watchdog *watchdog;
     pthread_mutex_t fail_lock;
@@ -33,10 +48,24 @@ struct brg_context {
     char failure_text[768];
 };
 
-/* brg_context_open() on the tables given, instead of those that options->device asks for, so that
- * tests can put their own in between. The tables must outlive the context; NULL: as asked for. */
-brg_status brg_context_open_on(const brg_device *tables, const brg_context_options *options,
-                               brg_context **ctx);
+/* The communicator for one call, NULL once it has been aborted: whoever aborts it waits for a while
+ * for those who hold it. Pair with brg_context_release_comm(). Any thread. */
+static inline void *brg_context_hold_comm(brg_context *ctx)
+{
+    atomic_fetch_add(&ctx->comm_users, 1);
+    return atomic_load(&ctx->comm);
+}
+
+static inline void brg_context_release_comm(brg_context *ctx)
+{
+    atomic_fetch_sub(&ctx->comm_users, 1);
+}
+
+/* What every context has, once its communicator, stream, ring and time line are there. */
+brg_status brg_context_start(brg_context *ctx);
+/* Creates the communication stream, unless it is borrowed, and events. */
+brg_status brg_context_make_streams(brg_context *ctx);
+brg_context *brg_context_new(void); /* NULL: no memory */
 
 /* BRG_OK, or the context's first asynchronous error with its message. Never blocks. */
 static inline brg_status brg_context_check(brg_context *ctx)

@@ -12,13 +12,18 @@
 static brg_status make_op(brg_scheduler *sched, brg_buffer *buffer, brg_dtype dtype)
 {
     const brg_scheduler_options *o = &sched->options;
-    brg_context *ctx = sched->ctx;
-    if (o->grad_scaling == BRG_SCALE_AVERAGE || o->grad_scaling == BRG_SCALE_NONE) {
+    brg_context *ctx = buffer->ctx;
+    int ranks = sched->ctx->world, instances = sched->instance_ctx ? sched->instance_ctx->world : 1;
+    double factor = o->grad_scale_factor;
+    if (o->grad_scaling == BRG_SCALE_NONE ||
+        (o->grad_scaling == BRG_SCALE_AVERAGE && ctx->world == ranks)) {
         buffer->reduce_op = o->grad_scaling == BRG_SCALE_AVERAGE ? BRG_NCCL_AVG : BRG_NCCL_SUM;
         return BRG_OK;
     }
-    double factor =
-        o->grad_scaling == BRG_SCALE_PRE_DIVIDE ? 1.0 / ctx->world : o->grad_scale_factor;
+    if (o->grad_scaling == BRG_SCALE_AVERAGE) /* experts; the average over instances follows */
+        factor = 1.0 / ranks;
+    else if (o->grad_scaling == BRG_SCALE_PRE_DIVIDE)
+        factor = 1.0 / ((double)ranks * instances);
     union {
         double f64;
         float f32;
@@ -38,11 +43,13 @@ static brg_status make_op(brg_scheduler *sched, brg_buffer *buffer, brg_dtype dt
         scalar.half = brg_bf16_from_float((float)factor);
         break;
     }
-    brg_status status = brg_context_nccl(ctx,
-                                         ctx->device.nccl->redop_create_premul_sum(
-                                             &buffer->reduce_op, &scalar, buffer->nccl_grad_dtype,
-                                             BRG_NCCL_SCALAR_HOST_IMMEDIATE, ctx->comm),
-                                         "redop_create_premul_sum");
+    void *comm = brg_context_hold_comm(ctx);
+    int result = comm ? ctx->device.nccl->redop_create_premul_sum(
+                            &buffer->reduce_op, &scalar, buffer->nccl_grad_dtype,
+                            BRG_NCCL_SCALAR_HOST_IMMEDIATE, comm)
+                      : BRG_NCCL_INVALID_USAGE;
+    brg_context_release_comm(ctx);
+    brg_status status = brg_context_nccl(ctx, result, "redop_create_premul_sum");
     buffer->own_op = status == BRG_OK;
     return status;
 }
@@ -57,16 +64,18 @@ static brg_status make_buffer(brg_scheduler *sched, int index)
 {
     const brg_layout_buffer *from = brg_layout_get_buffer(sched->layout, index);
     brg_buffer *buffer = &sched->buffers[index];
-    brg_context *ctx = sched->ctx;
+    brg_context *ctx = from->key.expert_parallel ? sched->expert_ctx : sched->ctx;
     const brg_runtime *rt = ctx->device.rt;
     brg_status status;
+    buffer->ctx = ctx;
     if (!is_float(from->key.grad_dtype))
         return brg_fail(BRG_ERR_UNSUPPORTED, "buffer %s: gradients of type %s cannot be reduced",
                         from->name, brg_dtype_str(from->key.grad_dtype));
     if (from->num_shards != ctx->world)
-        return brg_fail(from->key.expert_parallel ? BRG_ERR_UNSUPPORTED : BRG_ERR_INVALID_ARGUMENT,
-                        "buffer %s of the layout has %d shards, but there are %d ranks", from->name,
-                        from->num_shards, ctx->world);
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT,
+                        "buffer %s of the layout has %d shards, but there are %d ranks%s",
+                        from->name, from->num_shards, ctx->world,
+                        ctx != sched->ctx ? " in the expert context" : "");
     for (int b = 0; sched->sharded && b < from->num_buckets; b++)
         if ((from->buckets[b].end - from->buckets[b].start) % ctx->world)
             return brg_fail(BRG_ERR_INVALID_ARGUMENT,
@@ -116,8 +125,8 @@ static void make_bucket(brg_scheduler *sched, int id, int buffer, int index, int
     const brg_layout_buffer *from = brg_layout_get_buffer(sched->layout, buffer);
     const brg_layout_bucket *range = &from->buckets[index];
     brg_bucket *bucket = &sched->buckets[id];
-    int ranks = sched->sharded ? sched->ctx->world : 1;
-    int mine = sched->sharded ? sched->ctx->rank : 0;
+    int ranks = sched->sharded ? sched->buffers[buffer].ctx->world : 1;
+    int mine = sched->sharded ? sched->buffers[buffer].ctx->rank : 0;
     bucket->buffer = buffer;
     bucket->index = index;
     bucket->start = range->start;
@@ -125,6 +134,7 @@ static void make_bucket(brg_scheduler *sched, int id, int buffer, int index, int
     bucket->shard_elems = (range->end - range->start) / ranks;
     bucket->view = (brg_bucket_view){.bucket = id,
                                      .layerwise = from->key.layerwise,
+                                     .expert_parallel = from->key.expert_parallel,
                                      .param_dtype = from->key.param_dtype,
                                      .grad_dtype = from->key.grad_dtype,
                                      .param_base = sched->buffers[buffer].param,
@@ -164,7 +174,7 @@ static void describe_bucket(brg_scheduler *sched, brg_bucket *bucket)
         .num_params = (uint32_t)bucket->num_params,
     };
     snprintf(meta.name, sizeof meta.name, "%s#%d", from->name, bucket->index);
-    bucket->trace_id = ctx->next_bucket_id++;
+    bucket->trace_id = atomic_fetch_add(&ctx->root->next_bucket_id, 1);
     brg_ring_add_bucket(ctx->ring, bucket->trace_id, &meta);
 }
 
@@ -183,11 +193,12 @@ static void make_buckets(brg_scheduler *sched)
 
 static brg_status make_group_events(brg_group *group)
 {
-    brg_context *ctx = group->sched->ctx;
+    brg_context *ctx = group->ctx, *instances = group->sched->instance_ctx;
     const brg_runtime *rt = ctx->device.rt;
-    void **events[] = {&group->reduce_done, &group->own_updated, &group->gather_done};
+    void **events[] = {&group->reduce_done, &group->own_updated, &group->gather_done,
+                       &group->combine_done};
     brg_status status = BRG_OK;
-    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+    for (size_t i = 0; i < (instances ? 4 : 3); i++)
         BRG_TRY(brg_context_rt(ctx, rt->event_create(events[i], BRG_EVENT_DISABLE_TIMING),
                                "event_create"),
                 out);
@@ -214,6 +225,12 @@ static brg_status make_group_events(brg_group *group)
     group->gather_watch.event = group->gather_done;
     brg_watchdog_add(ctx->watchdog, &group->reduce_watch);
     brg_watchdog_add(ctx->watchdog, &group->gather_watch);
+    if (instances) {
+        snprintf(group->combine_watch.label, sizeof group->combine_watch.label,
+                 "all-reduce over instances of %.112s", range);
+        group->combine_watch.event = group->combine_done;
+        brg_watchdog_add(instances->watchdog, &group->combine_watch);
+    }
 out:
     return status;
 }
@@ -227,10 +244,10 @@ static brg_status make_groups(brg_scheduler *sched)
         group->sched = sched;
         group->id = sched->num_groups++;
         group->buffer = buffer;
+        group->ctx = sched->buffers[buffer].ctx;
         group->first_bucket = bucket;
         group->layerwise = sched->buckets[bucket].view.layerwise;
         atomic_store(&group->last_ready, -1);
-        group->check.found_param = -1;
         for (; bucket < sched->num_buckets && sched->buckets[bucket].buffer == buffer &&
                group->num_buckets < per_group;
              bucket++, group->num_buckets++)
@@ -259,6 +276,29 @@ static brg_status make_groups(brg_scheduler *sched)
         sched->group_params[(group->params - sched->group_params) + group->num_params++] = p;
     }
     return BRG_OK;
+}
+
+/* Nothing is allocated in a step. */
+static brg_status make_checks(brg_scheduler *sched)
+{
+    brg_context *ctx = sched->ctx;
+    const brg_runtime *rt = ctx->device.rt;
+    size_t params = (size_t)sched->num_params + 1, groups = (size_t)sched->num_groups + 1;
+    void *checks = NULL, *partials = NULL;
+    brg_status status;
+    BRG_TRY(brg_context_rt(ctx, rt->malloc_host(&checks, params * sizeof *sched->checks),
+                           "malloc_host"),
+            out);
+    sched->checks = checks;
+    if (!ctx->device.kernels)
+        goto out;
+    BRG_TRY(brg_context_rt(
+                ctx, rt->malloc_device(&partials, groups * 2 * BRG_NORM_PARTIALS * sizeof(double)),
+                "malloc_device"),
+            out);
+    sched->check_partials = partials;
+out:
+    return status;
 }
 
 static void *allocate(int count, size_t bytes, bool *failed)
@@ -303,26 +343,37 @@ brg_status brg_sched_build(brg_scheduler *sched)
     for (int b = 0; b < buckets; b++)
         describe_bucket(sched, &sched->buckets[b]);
     brg_sched_default_orders(sched);
-    BRG_TRY(brg_context_rt(ctx, ctx->device.rt->stream_synchronize(ctx->comm_stream),
-                           "stream_synchronize"),
-            out);
+    if (sched->options.check_grads)
+        BRG_TRY(make_checks(sched), out);
+    BRG_TRY(brg_sched_synchronize(sched), out);
 out:
     return status;
 }
 
 static void free_group(brg_group *group)
 {
-    brg_context *ctx = group->sched->ctx;
+    brg_context *ctx = group->ctx;
     const brg_runtime *rt = ctx->device.rt;
     brg_watchdog_remove(ctx->watchdog, &group->reduce_watch);
     brg_watchdog_remove(ctx->watchdog, &group->gather_watch);
-    void *events[] = {group->reduce_done, group->own_updated, group->gather_done};
+    if (group->sched->instance_ctx)
+        brg_watchdog_remove(group->sched->instance_ctx->watchdog, &group->combine_watch);
+    void *events[] = {group->reduce_done, group->own_updated, group->gather_done,
+                      group->combine_done};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])
             rt->event_destroy(events[i]);
     for (int i = 0; i < MAX_STREAMS; i++)
         if (group->ready_events[i])
             rt->event_destroy(group->ready_events[i]);
+}
+
+static void free_op(const brg_buffer *buffer)
+{
+    void *comm = brg_context_hold_comm(buffer->ctx);
+    if (comm)
+        buffer->ctx->device.nccl->redop_destroy(buffer->reduce_op, comm);
+    brg_context_release_comm(buffer->ctx);
 }
 
 void brg_sched_free_parts(brg_scheduler *sched)
@@ -332,13 +383,15 @@ void brg_sched_free_parts(brg_scheduler *sched)
         free_group(&sched->groups[i]);
     for (int i = 0; sched->buffers && i < sched->num_buffers; i++) {
         brg_buffer *buffer = &sched->buffers[i];
-        if (buffer->own_op && ctx->comm)
-            ctx->device.nccl->redop_destroy(buffer->reduce_op, ctx->comm);
+        if (buffer->own_op)
+            free_op(buffer);
         ctx->device.nccl->mem_free(buffer->grad);
         ctx->device.nccl->mem_free(buffer->param);
     }
     if (sched->grads_event)
         ctx->device.rt->event_destroy(sched->grads_event);
+    ctx->device.rt->free_host(sched->checks);
+    ctx->device.rt->free_device(sched->check_partials);
     free(sched->buffers);
     free(sched->buckets);
     free(sched->groups);

@@ -4,27 +4,29 @@
 
 #include "sched/bucket/scheduler.h"
 
-static int gather_bucket(brg_scheduler *sched, const brg_bucket *bucket)
+static int gather_bucket(brg_scheduler *sched, const brg_bucket *bucket, void *comm)
 {
-    brg_context *ctx = sched->ctx;
+    const brg_buffer *buffer = &sched->buffers[bucket->buffer];
+    brg_context *ctx = buffer->ctx;
     size_t elem = brg_dtype_bytes(bucket->view.param_dtype);
-    char *base = (char *)sched->buffers[bucket->buffer].param + (size_t)bucket->start * elem;
+    char *base = (char *)buffer->param + (size_t)bucket->start * elem;
     const char *mine = base + (size_t)bucket->shard_elems * (size_t)ctx->rank * elem;
     return ctx->device.nccl->all_gather(mine, base, (size_t)bucket->shard_elems,
-                                        brg_nccl_dtype(bucket->view.param_dtype), ctx->comm,
+                                        brg_nccl_dtype(bucket->view.param_dtype), comm,
                                         ctx->comm_stream);
 }
 
 static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
 {
-    brg_context *ctx = sched->ctx;
+    brg_context *ctx = group->ctx;
     const brg_runtime *rt = ctx->device.rt;
     brg_status status;
     BRG_TRY(brg_context_rt(ctx, rt->stream_wait_event(ctx->comm_stream, group->updated),
                            "stream_wait_event"),
             out);
     BRG_TRY(brg_sched_launch_locked(sched, group,
-                                    &(brg_launch){.func = BRG_FUNC_ALL_GATHER,
+                                    &(brg_launch){.ctx = ctx,
+                                                  .func = BRG_FUNC_ALL_GATHER,
                                                   .call = gather_bucket,
                                                   .watch = &group->gather_watch,
                                                   .step = (uint32_t)(group->gathered_step - 1)}),
@@ -142,7 +144,7 @@ static brg_status hand_out_update(brg_scheduler *sched, const int *groups, int n
 {
     brg_context *ctx = sched->ctx;
     brg_status status = BRG_OK;
-    pthread_mutex_lock(&ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     for (int i = 0; i < num_groups; i++) {
         brg_group *group = &sched->groups[groups[i]];
         BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(group->gather_done, stream),
@@ -153,16 +155,16 @@ static brg_status hand_out_update(brg_scheduler *sched, const int *groups, int n
         atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
     }
 out:
-    pthread_mutex_unlock(&ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     return status;
 }
 
 brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, int num_groups,
                                       brg_stream stream)
 {
-    brg_context *ctx = sched->ctx;
     const brg_scheduler_options *o = &sched->options;
-    brg_status status = brg_context_check(ctx);
+    BRG_ON_DEVICE(sched->ctx);
+    brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
     if (!sched->sharded || num_groups == 0) {
@@ -170,7 +172,7 @@ brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, i
         mark_step_end(sched, stream);
         return status;
     }
-    pthread_mutex_lock(&ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     status = enqueue_locked(sched, groups, num_groups, stream);
     if (status == BRG_OK) {
         int fresh = sched->queue_length - num_groups;
@@ -185,7 +187,7 @@ brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, i
         }
         status = brg_sched_issue_gathers_locked(sched, until);
     }
-    pthread_mutex_unlock(&ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     for (int i = 0; status == BRG_OK && !o->overlap_param_gather && i < num_groups; i++)
         status = wait_for_gather(sched, &sched->groups[groups[i]], stream);
     mark_step_end(sched, stream);
@@ -203,9 +205,8 @@ static void learn_forward(brg_scheduler *sched, brg_group *group)
 /* Issues up to the group and as many after it as may run ahead. */
 static brg_status reach(brg_scheduler *sched, const brg_group *group)
 {
-    brg_context *ctx = sched->ctx;
     brg_status status = BRG_OK;
-    pthread_mutex_lock(&ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     /* From the end: a group may stand in the queue twice, first with its gather of an earlier step.
      */
     for (int i = sched->queue_length - 1; i >= 0; i--)
@@ -214,7 +215,7 @@ static brg_status reach(brg_scheduler *sched, const brg_group *group)
                 brg_sched_issue_gathers_locked(sched, i + 1 + sched->options.param_gather_prefetch);
             break;
         }
-    pthread_mutex_unlock(&ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     return status;
 }
 
@@ -227,8 +228,9 @@ brg_status brg_param_wait(brg_scheduler *sched, int param, brg_stream stream)
         learn_forward(sched, group);
     int state = atomic_load_explicit(&group->gather_state, memory_order_acquire);
     if (state == BRG_GATHER_CURRENT || brg_streams_has(group->waited, stream))
-        return brg_context_check(sched->ctx);
-    brg_status status = brg_context_check(sched->ctx);
+        return brg_sched_check(sched);
+    BRG_ON_DEVICE(sched->ctx);
+    brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
     if (state == BRG_GATHER_PENDING || sched->options.param_gather_prefetch)
@@ -242,13 +244,13 @@ brg_status brg_finish_param_sync(brg_scheduler *sched, brg_stream stream)
 {
     if (!sched)
         return brg_bad_param(sched, 0, "brg_finish_param_sync");
-    brg_context *ctx = sched->ctx;
-    brg_status status = brg_context_check(ctx);
+    BRG_ON_DEVICE(sched->ctx);
+    brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
-    pthread_mutex_lock(&ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     status = brg_sched_issue_gathers_locked(sched, sched->queue_length);
-    pthread_mutex_unlock(&ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     for (int g = 0; status == BRG_OK && g < sched->num_groups; g++)
         if (atomic_load(&sched->groups[g].gather_state) != BRG_GATHER_CURRENT)
             status = wait_for_gather(sched, &sched->groups[g], stream);
@@ -259,9 +261,20 @@ brg_status brg_broadcast_params(brg_scheduler *sched, int root, brg_stream strea
 {
     if (!sched)
         return brg_bad_param(sched, 0, "brg_broadcast_params");
+    if (root < 0 || root >= sched->ctx->world)
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_broadcast_params: rank %d of %d", root,
+                        sched->ctx->world);
     brg_status status = brg_finish_param_sync(sched, stream);
-    for (int i = 0; status == BRG_OK && i < sched->num_buffers; i++)
-        status = brg_broadcast(sched->ctx, sched->buffers[i].param, sched->buffers[i].param_bytes,
-                               BRG_UINT8, root, stream);
+    for (int i = 0; status == BRG_OK && i < sched->num_buffers; i++) {
+        const brg_buffer *buffer = &sched->buffers[i];
+        BRG_TRY(brg_broadcast(buffer->ctx, buffer->param, buffer->param_bytes, BRG_UINT8,
+                              root % buffer->ctx->world, stream),
+                out);
+        if (sched->instance_ctx)
+            BRG_TRY(brg_broadcast(sched->instance_ctx, buffer->param, buffer->param_bytes,
+                                  BRG_UINT8, 0, stream),
+                    out);
+    }
+out:
     return status;
 }

@@ -11,23 +11,27 @@ static brg_dtype moved_dtype(const brg_bucket *bucket, brg_func func)
 /* The group's collectives inside one group call. */
 static brg_status call_locked(brg_scheduler *sched, brg_group *group, const brg_launch *launch)
 {
-    brg_context *ctx = sched->ctx;
+    brg_context *ctx = launch->ctx;
     const brg_nccl *nccl = ctx->device.nccl;
-    if (!ctx->comm)
-        return brg_context_check(ctx);
     int result = BRG_NCCL_OK, ended = BRG_NCCL_OK;
     bool several = group->num_buckets > 1;
+    void *comm = brg_context_hold_comm(ctx);
+    if (!comm) {
+        brg_context_release_comm(ctx);
+        return brg_context_check(ctx);
+    }
     if (several)
         result = nccl->group_start();
     for (int b = 0; b < group->num_buckets && result == BRG_NCCL_OK; b++) {
         brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
-        result = brg_context_count_op_locked(ctx, launch->call(sched, bucket));
-        if (result == BRG_NCCL_OK)
+        result = brg_context_count_op_locked(ctx, launch->call(sched, bucket, comm));
+        if (result == BRG_NCCL_OK && ctx == group->ctx) /* not when instances are combined */
             atomic_fetch_add(
                 launch->func == BRG_FUNC_ALL_GATHER ? &bucket->gathers : &bucket->reductions, 1);
     }
     if (several)
         ended = nccl->group_end();
+    brg_context_release_comm(ctx);
     return brg_context_nccl(ctx, result != BRG_NCCL_OK ? result : ended, launch->watch->label);
 }
 
@@ -37,14 +41,17 @@ static void record_launch(brg_scheduler *sched, const brg_group *group, const br
     for (int b = 0; b < group->num_buckets; b++) {
         const brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
         brg_dtype dtype = moved_dtype(bucket, launch->func);
+        bool combines = launch->ctx != group->ctx; /* no reduction of the whole bucket */
+        int64_t elems = combines ? bucket->shard_elems : bucket->end - bucket->start;
         brg_rec record = {.kind = BRG_REC_COLLECTIVE,
                           .func = (uint8_t)launch->func,
                           .flags = group->num_buckets > 1 ? BRG_REC_GROUPED : 0,
                           .step = launch->step,
-                          .bucket = bucket->trace_id,
+                          .comm = launch->ctx->comm_id,
+                          .bucket = combines ? BRG_NO_BUCKET : bucket->trace_id,
                           .dtype = (uint8_t)dtype,
-                          .bytes = (uint64_t)(bucket->end - bucket->start) * brg_dtype_bytes(dtype),
-                          .stream = 1,
+                          .bytes = (uint64_t)elems * brg_dtype_bytes(dtype),
+                          .stream = launch->ctx->comm_id + 1,
                           .aux = issued_ns};
         brg_timeline_emit(sched->ctx->timeline, &record,
                           brg_timeline_ref(sched->ctx->timeline, begin),
@@ -54,8 +61,8 @@ static void record_launch(brg_scheduler *sched, const brg_group *group, const br
 
 brg_status brg_sched_launch_locked(brg_scheduler *sched, brg_group *group, const brg_launch *launch)
 {
-    brg_context *ctx = sched->ctx;
-    brg_timeline *timeline = ctx->timeline;
+    brg_context *ctx = launch->ctx;
+    brg_timeline *timeline = sched->ctx->timeline;
     uint64_t issued_ns = timeline ? brg_now_ns() : 0, first_op = ctx->num_ops + 1;
     int begin = brg_timeline_stamp(timeline, ctx->comm_stream);
     brg_status status = call_locked(sched, group, launch);

@@ -11,7 +11,6 @@ static void reset_group(brg_scheduler *sched, brg_group *group, brg_stream strea
     atomic_store(&group->first_ready_ns, 0);
     group->issued = false;
     group->complete = false;
-    group->check.found_param = -1;
     if (!atomic_load(&sched->learning) && group->expected == 0) {
         /* Nothing will arrive: zeros, ready when the zeroing is done. */
         brg_streams_add(group->streams, stream);
@@ -45,7 +44,8 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
     if (!sched)
         return brg_bad_param(sched, 0, "brg_zero_grad");
     brg_context *ctx = sched->ctx;
-    brg_status status = brg_context_check(ctx);
+    BRG_ON_DEVICE(ctx);
+    brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
     if (atomic_load(&sched->any_ready))
@@ -63,7 +63,7 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
                                                             sched->buffers[i].grad_bytes, stream),
                                "memset_async"),
                 out);
-    pthread_mutex_lock(&ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     for (int g = 0; g < sched->num_groups; g++)
         reset_group(sched, &sched->groups[g], stream);
     for (int p = 0; p < sched->num_params; p++) {
@@ -73,25 +73,27 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
     atomic_store(&sched->misread_param, -1);
     atomic_store(&sched->ready_ticket, 0);
     sched->order_next = 0;
-    pthread_mutex_unlock(&ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     atomic_store(&sched->in_step, true);
 out:
     return status;
 }
 
 /* A stream beyond those that are tracked: comm_stream waits for it right away. */
-static brg_status follow_now(brg_scheduler *sched, brg_stream stream)
+static brg_status follow_now(brg_scheduler *sched, const brg_group *group, brg_stream stream)
 {
-    brg_context *ctx = sched->ctx;
-    pthread_mutex_lock(&ctx->issue_lock);
+    brg_context *ctx = group->ctx;
+    BRG_ON_DEVICE(ctx);
+    brg_sched_lock_issue(sched);
     brg_status status = brg_context_follow_locked(ctx, stream, ctx->relay_event);
-    pthread_mutex_unlock(&ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     return status;
 }
 
 static brg_status complete_group(brg_scheduler *sched, brg_group *group, brg_stream stream)
 {
     brg_context *ctx = sched->ctx;
+    BRG_ON_DEVICE(ctx);
     brg_status status = BRG_OK;
     if (ctx->timeline) { /* READY: from the first call to this point of the compute stream */
         int now = brg_timeline_stamp(ctx->timeline, stream);
@@ -101,11 +103,11 @@ static brg_status complete_group(brg_scheduler *sched, brg_group *group, brg_str
         brg_sched_record(sched, group, &record, BRG_NO_STAMP, now);
         brg_timeline_unref(ctx->timeline, now);
     }
-    pthread_mutex_lock(&ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     group->complete = true;
     if (sched->options.overlap_grad_reduce)
         status = brg_sched_issue_complete_locked(sched);
-    pthread_mutex_unlock(&ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     return status;
 }
 
@@ -113,13 +115,13 @@ static brg_status complete_group(brg_scheduler *sched, brg_group *group, brg_str
  * pattern may change; else this step's sum is wrong, and every later call says so. */
 static brg_status too_often(brg_scheduler *sched, brg_group *group, int param, int count)
 {
-    pthread_mutex_lock(&sched->ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     bool late = group->issued;
     if (!late && sched->options.allow_relearn) {
         atomic_store(&group->held, true);
         group->complete = false;
     }
-    pthread_mutex_unlock(&sched->ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     if (!late && sched->options.allow_relearn)
         return BRG_OK;
     int none = -1;
@@ -145,7 +147,7 @@ brg_status brg_grad_ready(brg_scheduler *sched, int param, brg_stream stream)
 {
     if (!brg_param_in_range(sched, param))
         return brg_bad_param(sched, param, "brg_grad_ready");
-    brg_status status = brg_context_check(sched->ctx);
+    brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
     if (!atomic_load_explicit(&sched->in_step, memory_order_relaxed))
@@ -153,7 +155,7 @@ brg_status brg_grad_ready(brg_scheduler *sched, int param, brg_stream stream)
     brg_param_state *state = &sched->params[param];
     brg_group *group = &sched->groups[state->group];
     if (!brg_streams_add(group->streams, stream)) {
-        status = follow_now(sched, stream);
+        status = follow_now(sched, group, stream);
         if (status != BRG_OK)
             return status;
     }
@@ -217,9 +219,9 @@ brg_status brg_scheduler_relearn(brg_scheduler *sched)
     atomic_store(&sched->num_seen, 0);
     atomic_store(&sched->learning_forward, true);
     /* Groups that were complete from the start must be counted like the others now. */
-    pthread_mutex_lock(&sched->ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     for (int g = 0; g < sched->num_groups; g++)
         sched->groups[g].complete = false;
-    pthread_mutex_unlock(&sched->ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     return BRG_OK;
 }

@@ -11,27 +11,69 @@ static brg_status follow_contributors_locked(brg_scheduler *sched, brg_group *gr
         void *stream = atomic_load_explicit(&group->streams[i], memory_order_acquire);
         if (stream == NO_STREAM)
             break;
-        brg_status status = brg_context_follow_locked(sched->ctx, stream, group->ready_events[i]);
+        brg_status status = brg_context_follow_locked(group->ctx, stream, group->ready_events[i]);
         if (status != BRG_OK)
             return status;
     }
     return BRG_OK;
 }
 
-static int reduce_bucket(brg_scheduler *sched, const brg_bucket *bucket)
+static char *bucket_grads(const brg_scheduler *sched, const brg_bucket *bucket)
 {
-    brg_context *ctx = sched->ctx;
+    return (char *)sched->buffers[bucket->buffer].grad +
+           (size_t)bucket->start * brg_dtype_bytes(bucket->view.grad_dtype);
+}
+
+/* What this rank has of the bucket after its reduction: its shard or, in all-reduce mode, all. */
+static char *shard_grads(const brg_scheduler *sched, const brg_bucket *bucket)
+{
+    size_t shard = sched->sharded ? (size_t)sched->buffers[bucket->buffer].ctx->rank : 0;
+    return bucket_grads(sched, bucket) +
+           (size_t)bucket->shard_elems * shard * brg_dtype_bytes(bucket->view.grad_dtype);
+}
+
+static int reduce_bucket(brg_scheduler *sched, const brg_bucket *bucket, void *comm)
+{
     const brg_buffer *buffer = &sched->buffers[bucket->buffer];
-    size_t elem = brg_dtype_bytes(bucket->view.grad_dtype);
-    char *base = (char *)buffer->grad + (size_t)bucket->start * elem;
+    brg_context *ctx = buffer->ctx;
+    char *base = bucket_grads(sched, bucket);
     if (!sched->sharded)
         return ctx->device.nccl->all_reduce(base, base, (size_t)(bucket->end - bucket->start),
-                                            buffer->nccl_grad_dtype, buffer->reduce_op, ctx->comm,
+                                            buffer->nccl_grad_dtype, buffer->reduce_op, comm,
                                             ctx->comm_stream);
-    char *mine = base + (size_t)bucket->shard_elems * (size_t)ctx->rank * elem;
-    return ctx->device.nccl->reduce_scatter(base, mine, (size_t)bucket->shard_elems,
-                                            buffer->nccl_grad_dtype, buffer->reduce_op, ctx->comm,
-                                            ctx->comm_stream);
+    return ctx->device.nccl->reduce_scatter(base, shard_grads(sched, bucket),
+                                            (size_t)bucket->shard_elems, buffer->nccl_grad_dtype,
+                                            buffer->reduce_op, comm, ctx->comm_stream);
+}
+
+static int combine_bucket(brg_scheduler *sched, const brg_bucket *bucket, void *comm)
+{
+    brg_context *ctx = sched->instance_ctx;
+    char *shard = shard_grads(sched, bucket);
+    return ctx->device.nccl->all_reduce(
+        shard, shard, (size_t)bucket->shard_elems, sched->buffers[bucket->buffer].nccl_grad_dtype,
+        sched->options.grad_scaling == BRG_SCALE_AVERAGE ? BRG_NCCL_AVG : BRG_NCCL_SUM, comm,
+        ctx->comm_stream);
+}
+
+/* The group's shards, once reduced inside of each instance, over the instances. */
+static brg_status combine_instances_locked(brg_scheduler *sched, brg_group *group)
+{
+    brg_context *ctx = sched->instance_ctx;
+    brg_status status;
+    BRG_TRY(brg_context_rt(ctx,
+                           ctx->device.rt->stream_wait_event(ctx->comm_stream, group->reduce_done),
+                           "stream_wait_event"),
+            out);
+    BRG_TRY(brg_sched_launch_locked(sched, group,
+                                    &(brg_launch){.ctx = ctx,
+                                                  .func = BRG_FUNC_ALL_REDUCE,
+                                                  .call = combine_bucket,
+                                                  .watch = &group->combine_watch,
+                                                  .step = sched->trace_step}),
+            out);
+out:
+    return status;
 }
 
 static brg_status issue_reduction_locked(brg_scheduler *sched, brg_group *group)
@@ -47,11 +89,14 @@ static brg_status issue_reduction_locked(brg_scheduler *sched, brg_group *group)
     if (sched->options.check_grads)
         BRG_TRY(brg_sched_check_grads_locked(sched, group), out);
     BRG_TRY(brg_sched_launch_locked(sched, group,
-                                    &(brg_launch){.func = brg_reduce_func(sched),
+                                    &(brg_launch){.ctx = group->ctx,
+                                                  .func = brg_reduce_func(sched),
                                                   .call = reduce_bucket,
                                                   .watch = &group->reduce_watch,
                                                   .step = sched->trace_step}),
             out);
+    if (sched->instance_ctx)
+        BRG_TRY(combine_instances_locked(sched, group), out);
 out:
     return status;
 }
@@ -129,7 +174,7 @@ static brg_status issue_rest_locked(brg_scheduler *sched, brg_stream stream)
     for (; sched->order_next < sched->num_groups; sched->order_next++) {
         brg_group *group = &sched->groups[sched->order[sched->order_next]];
         if (!group->complete && !brg_streams_add(group->streams, stream))
-            brg_context_follow_locked(sched->ctx, stream, sched->ctx->relay_event);
+            brg_context_follow_locked(group->ctx, stream, group->ctx->relay_event);
         brg_status status = issue_reduction_locked(sched, group);
         if (status != BRG_OK && first == BRG_OK)
             first = status;
@@ -166,7 +211,8 @@ static brg_status wait_for_all(brg_scheduler *sched, brg_stream stream)
     int before = brg_timeline_stamp(timeline, stream);
     for (int i = 0; i < sched->num_groups; i++) {
         brg_group *group = &sched->groups[sched->order[i]];
-        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->stream_wait_event(stream, group->reduce_done),
+        BRG_TRY(brg_context_rt(ctx,
+                               ctx->device.rt->stream_wait_event(stream, brg_group_reduced(group)),
                                "stream_wait_event"),
                 out);
         if (timeline) {
@@ -184,7 +230,6 @@ out:
 /* What needs the device to be done: the results of checks, and rank 0's orders. */
 static brg_status settle(brg_scheduler *sched, bool learn)
 {
-    brg_context *ctx = sched->ctx;
     brg_status status = BRG_OK;
     if (learn) {
         BRG_TRY(brg_sched_agree_orders(sched), out);
@@ -192,10 +237,7 @@ static brg_status settle(brg_scheduler *sched, bool learn)
         atomic_store(&sched->learning_forward, false);
     }
     if (sched->options.check_grads) {
-        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->stream_synchronize(ctx->comm_stream),
-                               "stream_synchronize"),
-                out);
-        BRG_TRY(brg_context_status(ctx), out);
+        BRG_TRY(brg_sched_synchronize(sched), out);
         BRG_TRY(brg_sched_check_result(sched), out);
     }
 out:
@@ -206,8 +248,8 @@ brg_status brg_finish_grad_sync(brg_scheduler *sched, brg_stream stream)
 {
     if (!sched)
         return brg_bad_param(sched, 0, "brg_finish_grad_sync");
-    brg_context *ctx = sched->ctx;
-    brg_status status = brg_context_check(ctx);
+    BRG_ON_DEVICE(sched->ctx);
+    brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
     if (sched->step == 0 || sched->synced)
@@ -221,9 +263,9 @@ brg_status brg_finish_grad_sync(brg_scheduler *sched, brg_stream stream)
     if (counts != BRG_OK)
         snprintf(text, sizeof text, "%s", brg_last_error());
     record_late_ready(sched, stream);
-    pthread_mutex_lock(&ctx->issue_lock);
+    brg_sched_lock_issue(sched);
     status = issue_rest_locked(sched, stream);
-    pthread_mutex_unlock(&ctx->issue_lock);
+    brg_sched_unlock_issue(sched);
     atomic_store(&sched->any_ready, false);
     atomic_store(&sched->in_step, false);
     if (status != BRG_OK)

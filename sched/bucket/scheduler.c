@@ -61,8 +61,9 @@ brg_status brg_scheduler_create(brg_context *ctx, const brg_layout *layout,
     brg_scheduler *sched = calloc(1, sizeof *sched);
     if (!sched)
         return brg_fail(BRG_ERR_NO_MEMORY, "no memory for a scheduler");
+    BRG_ON_DEVICE(ctx);
     sched->step_stamp = sched->end_stamp = BRG_NO_STAMP;
-    sched->ctx = ctx;
+    sched->ctx = sched->expert_ctx = ctx;
     BRG_TRY(
         brg_options_copy("brg_scheduler_options", &sched->options, sizeof sched->options, given),
         fail);
@@ -74,6 +75,7 @@ brg_status brg_scheduler_create(brg_context *ctx, const brg_layout *layout,
     sched->learning_forward = true;
     sched->misread_param = -1;
     BRG_TRY(check_options(&sched->options), fail);
+    BRG_TRY(brg_sched_take_groups(sched), fail);
     /* First of all what differs between ranks: everything after this may assume that it does not.
      */
     BRG_TRY(brg_sched_check_ranks(sched), fail);
@@ -100,14 +102,42 @@ static void close_last_step(brg_scheduler *sched)
     brg_timeline_harvest(timeline, BRG_NO_STAMP);
 }
 
+static brg_status wait_for_streams(brg_scheduler *sched)
+{
+    brg_context *all[] = {sched->ctx, sched->expert_ctx, sched->instance_ctx};
+    brg_status status = BRG_OK;
+    for (int i = 0; i < 3; i++)
+        if (all[i])
+            BRG_TRY(brg_context_rt(all[i],
+                                   all[i]->device.rt->stream_synchronize(all[i]->comm_stream),
+                                   "stream_synchronize"),
+                    out);
+out:
+    return status;
+}
+
+brg_status brg_sched_synchronize(brg_scheduler *sched)
+{
+    brg_context *all[] = {sched->ctx, sched->expert_ctx, sched->instance_ctx};
+    brg_status status = wait_for_streams(sched);
+    for (int i = 0; i < 3 && status == BRG_OK; i++)
+        if (all[i])
+            status = brg_context_status(all[i]);
+    return status;
+}
+
 void brg_scheduler_destroy(brg_scheduler *sched)
 {
     if (!sched)
         return;
-    brg_context *ctx = sched->ctx;
-    if (atomic_load(&ctx->failure) != BRG_OK)
-        brg_context_abort(ctx); /* nothing left that could block the stream */
-    ctx->device.rt->stream_synchronize(ctx->comm_stream);
+    brg_context *all[] = {sched->ctx, sched->expert_ctx, sched->instance_ctx};
+    BRG_ON_DEVICE(sched->ctx);
+    bool failed = false;
+    for (int i = 0; i < 3; i++)
+        failed |= all[i] && atomic_load(&all[i]->failure) != BRG_OK;
+    for (int i = 0; failed && i < 3; i++) /* nothing is left then that could block the streams */
+        brg_context_abort(all[i]);
+    wait_for_streams(sched);
     close_last_step(sched);
     brg_sched_free_parts(sched);
     free(sched);
@@ -186,11 +216,12 @@ brg_status brg_set_main_grad(brg_scheduler *sched, int param, const void *grad, 
             BRG_ERR_STATE,
             "brg_set_main_grad: parameter \"%s\": gradients of this step are being counted",
             brg_sched_param_name(sched, param));
+    BRG_ON_DEVICE(ctx);
     /* The last step's copy may still be waiting for its turn. */
     brg_status status;
     BRG_TRY(brg_context_rt(ctx,
                            ctx->device.rt->event_synchronize(
-                               sched->groups[sched->params[param].group].reduce_done),
+                               brg_group_reduced(&sched->groups[sched->params[param].group])),
                            "event_synchronize"),
             out);
     sched->params[param].main_grad = grad;
@@ -244,12 +275,42 @@ bool brg_sched_group_layerwise(const brg_scheduler *sched, int group)
     return group >= 0 && group < sched->num_groups && sched->groups[group].layerwise;
 }
 
+/* Instances hold copies of the same shards: their values are the same, and not added. */
 brg_status brg_sched_sum_over_ranks(brg_scheduler *sched, double *values, int count,
                                     brg_stream stream)
 {
     if (!sched->sharded || sched->ctx->world == 1)
         return BRG_OK;
     return brg_all_reduce(sched->ctx, values, values, (size_t)count, BRG_FLOAT64, BRG_SUM, stream);
+}
+
+bool brg_sched_sums_experts_apart(const brg_scheduler *sched)
+{
+    return sched->sharded ? sched->expert_place == BRG_EXPERT_AROUND
+                          : sched->expert_place == BRG_EXPERT_INSIDE;
+}
+
+brg_status brg_sched_sum_experts_over_ranks(brg_scheduler *sched, double *values, int count,
+                                            brg_stream stream)
+{
+    brg_context *ctx = sched->ctx;
+    brg_status status = BRG_OK;
+    if (!brg_sched_sums_experts_apart(sched))
+        return brg_sched_sum_over_ranks(sched, values, count, stream);
+    if (sched->sharded)
+        return brg_all_reduce(sched->expert_ctx, values, values, (size_t)count, BRG_FLOAT64,
+                              BRG_SUM, stream);
+    /* Every rank of a group holds all of its experts' gradients: one speaks for them. */
+    BRG_ON_DEVICE(ctx);
+    if (sched->expert_ctx->rank != 0)
+        BRG_TRY(brg_context_rt(
+                    ctx,
+                    ctx->device.rt->memset_async(values, 0, (size_t)count * sizeof *values, stream),
+                    "memset_async"),
+                out);
+    status = brg_all_reduce(ctx, values, values, (size_t)count, BRG_FLOAT64, BRG_SUM, stream);
+out:
+    return status;
 }
 
 brg_status brg_sched_follow_grads(brg_scheduler *sched, brg_stream stream)
@@ -275,7 +336,8 @@ brg_status brg_sched_mark_grads(brg_scheduler *sched, brg_stream stream)
 
 brg_status brg_sched_begin_step(brg_scheduler *sched, brg_stream stream)
 {
-    brg_status status = brg_context_check(sched->ctx);
+    BRG_ON_DEVICE(sched->ctx);
+    brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
     if (!sched->synced)
@@ -291,5 +353,6 @@ brg_status brg_sched_begin_step(brg_scheduler *sched, brg_stream stream)
 
 brg_status brg_sched_end_step(brg_scheduler *sched, brg_stream stream)
 {
+    BRG_ON_DEVICE(sched->ctx);
     return brg_sched_mark_grads(sched, stream);
 }

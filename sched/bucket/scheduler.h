@@ -13,7 +13,13 @@
  * In all-reduce mode there is no gather; what is "in flight" then is the update itself.
  *
  * Counts and the set of streams are atomics: brg_grad_ready() takes a lock only when it completes a
- * group. Everything that issues collectives holds the context's issue_lock.
+ * group. Everything that issues collectives holds the issue_locks of all contexts:
+ * brg_sched_lock_issue().
+ *
+ * Which communicator does what: a buffer is reduced and gathered over its `ctx`, the scheduler's
+ * or, for expert-parallel buffers, the expert context. With several optimizer instances the shards
+ * are then combined over the instance context, on that context's stream. All contexts' collectives
+ * come in the one order of the bucket groups.
  */
 #ifndef BRIGADE_SCHED_BUCKET_SCHEDULER_H
 #define BRIGADE_SCHED_BUCKET_SCHEDULER_H
@@ -22,6 +28,13 @@
 
 #define MAX_STREAMS                                                                                \
     4 /* distinct compute streams per group and step that are tracked without a lock */
+
+/* How the groups of expert-parallel parameters lie to the ranks of the scheduler's context. */
+typedef enum brg_expert_place {
+    BRG_EXPERT_SAME = 0, /* the same ranks */
+    BRG_EXPERT_INSIDE,   /* several groups, each with experts of its own, make up the context */
+    BRG_EXPERT_AROUND,   /* the group contains all of the context's ranks, and more */
+} brg_expert_place;
 
 typedef enum brg_gather_state {
     BRG_GATHER_CURRENT = 0, /* nothing outstanding */
@@ -39,16 +52,9 @@ typedef struct brg_bucket {
     _Atomic uint64_t reductions, gathers;
 } brg_bucket;
 
-/* What a group's host-side check found. Written by a host function on comm_stream, read after it.
- */
-typedef struct brg_grad_check {
-    int found_param; /* -1: nothing */
-    bool is_norm;    /* else NaN or Inf */
-    double value;    /* the offending element, or the bucket's norm */
-} brg_grad_check;
-
 typedef struct brg_group {
     brg_scheduler *sched;
+    brg_context *ctx; /* of its buffer */
     int id, buffer;
     int first_bucket, num_buckets;
     bool layerwise;
@@ -66,8 +72,9 @@ typedef struct brg_group {
     bool complete, issued; /* issue_lock */
     void *reduce_done;
     brg_watch_slot reduce_watch;
+    void *combine_done; /* several instances only */
+    brg_watch_slot combine_watch;
     _Atomic uint64_t first_ready_ns; /* trace only */
-    brg_grad_check check;
 
     /* parameters */
     _Atomic int gather_state;
@@ -81,12 +88,19 @@ typedef struct brg_group {
 } brg_group;
 
 typedef struct brg_buffer {
+    brg_context *ctx; /* reduces and gathers it */
     void *grad, *param;
     size_t grad_bytes, param_bytes;
     int nccl_grad_dtype;
     int reduce_op;
     bool own_op;
 } brg_buffer;
+
+/* What the look at one parameter's gradient has found; written in the order of the stream. */
+typedef struct brg_grad_check {
+    int64_t first;      /* index of the first NaN or Inf; -1: none */
+    double sum_squares; /* NaN if there is a NaN, Inf if there is an Inf */
+} brg_grad_check;
 
 typedef struct brg_param_state {
     brg_scheduler *sched;
@@ -102,6 +116,9 @@ typedef struct brg_param_state {
 
 struct brg_scheduler {
     brg_context *ctx;
+    brg_context *expert_ctx;   /* == ctx: no group of their own */
+    brg_context *instance_ctx; /* NULL: one instance */
+    brg_expert_place expert_place;
     const brg_layout *layout;
     brg_scheduler_options options;
     bool sharded; /* not all-reduce mode */
@@ -115,7 +132,9 @@ struct brg_scheduler {
     int *group_params; /* storage of brg_group::params */
     brg_param_state *params;
     int num_params;
-    brg_segment *segments; /* storage of the views */
+    brg_segment *segments;  /* storage of the views */
+    brg_grad_check *checks; /* page-locked, one a parameter; check_grads only */
+    double *check_partials; /* device memory: 2 * BRG_NORM_PARTIALS for each group */
 
     /* gradients */
     _Atomic bool learning; /* counts and completion order */
@@ -177,6 +196,41 @@ static inline void brg_streams_clear(_Atomic(void *) *set)
         atomic_store_explicit(&set[i], NO_STREAM, memory_order_release);
 }
 
+/* The event behind all that happens to the group's gradients. */
+static inline void *brg_group_reduced(const brg_group *group)
+{
+    return group->combine_done ? group->combine_done : group->reduce_done;
+}
+
+/* BRG_OK, or the first asynchronous error of the scheduler's contexts. Never blocks. */
+static inline brg_status brg_sched_check(const brg_scheduler *sched)
+{
+    brg_status status = brg_context_check(sched->ctx);
+    if (status == BRG_OK && sched->expert_ctx != sched->ctx)
+        status = brg_context_check(sched->expert_ctx);
+    if (status == BRG_OK && sched->instance_ctx)
+        status = brg_context_check(sched->instance_ctx);
+    return status;
+}
+
+static inline void brg_sched_lock_issue(const brg_scheduler *sched)
+{
+    pthread_mutex_lock(&sched->ctx->issue_lock);
+    if (sched->expert_ctx != sched->ctx)
+        pthread_mutex_lock(&sched->expert_ctx->issue_lock);
+    if (sched->instance_ctx)
+        pthread_mutex_lock(&sched->instance_ctx->issue_lock);
+}
+
+static inline void brg_sched_unlock_issue(const brg_scheduler *sched)
+{
+    if (sched->instance_ctx)
+        pthread_mutex_unlock(&sched->instance_ctx->issue_lock);
+    if (sched->expert_ctx != sched->ctx)
+        pthread_mutex_unlock(&sched->expert_ctx->issue_lock);
+    pthread_mutex_unlock(&sched->ctx->issue_lock);
+}
+
 static inline brg_func brg_reduce_func(const brg_scheduler *sched)
 {
     return sched->sharded ? BRG_FUNC_REDUCE_SCATTER : BRG_FUNC_ALL_REDUCE;
@@ -196,18 +250,28 @@ const char *brg_sched_param_name(const brg_scheduler *sched, int param);
 brg_status brg_sched_follow_grads(brg_scheduler *sched, brg_stream stream);
 brg_status brg_sched_mark_grads(brg_scheduler *sched, brg_stream stream);
 
+/* Blocks until the communication streams of all contexts are idle. */
+brg_status brg_sched_synchronize(brg_scheduler *sched);
+
+/* groups.c: the contexts that the options give; what their ranks must have in common, and where the
+ * ranks of one are in the others. The latter is collective over all of them, and when it fails, it
+ * fails on all ranks. */
+brg_status brg_sched_take_groups(brg_scheduler *sched);
+brg_status brg_sched_check_ranks(brg_scheduler *sched);
+
 /* create.c: buffers, buckets, groups; agree.c: what all ranks must have in common. */
 brg_status brg_sched_build(brg_scheduler *sched);
 void brg_sched_free_parts(brg_scheduler *sched);
-brg_status brg_sched_check_ranks(brg_scheduler *sched);
+brg_status brg_sched_compare_ranks(brg_scheduler *sched, brg_context *ctx);
 brg_status brg_sched_agree_orders(brg_scheduler *sched);
 void brg_sched_default_orders(brg_scheduler *sched);
 
-/* launch.c: one group's collectives. `call` issues that of one bucket; watch->event is recorded
- * behind them all. issue_lock held. */
+/* launch.c: one group's collectives on ctx->comm_stream. `call` issues that of one bucket;
+ * watch->event is recorded behind them all. Locks held. */
 typedef struct brg_launch {
+    brg_context *ctx;
     brg_func func;
-    int (*call)(brg_scheduler *sched, const brg_bucket *bucket);
+    int (*call)(brg_scheduler *sched, const brg_bucket *bucket, void *comm);
     brg_watch_slot *watch;
     uint32_t step; /* for the trace */
 } brg_launch;

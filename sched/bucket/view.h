@@ -19,7 +19,7 @@ typedef struct brg_segment {
 
 typedef struct brg_bucket_view {
     int bucket, group; /* ids over all buffers */
-    int layerwise;
+    int layerwise, expert_parallel;
     brg_dtype param_dtype, grad_dtype;
     void *param_base; /* element 0 of the buffer's parameters / gradients */
     void *grad_base;
@@ -49,6 +49,14 @@ brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, i
 brg_status brg_sched_sum_over_ranks(brg_scheduler *sched, double *values, int count,
                                     brg_stream stream);
 
+/* Each element of the model counts once in a norm, on whatever ranks it is. Where this returns
+ * true, brg_sched_sum_over_ranks() is right only for sums over buckets that are not
+ * expert-parallel; those over expert-parallel ones must be kept apart from them, summed by
+ * brg_sched_sum_experts_over_ranks(), and added afterwards. */
+bool brg_sched_sums_experts_apart(const brg_scheduler *sched);
+brg_status brg_sched_sum_experts_over_ranks(brg_scheduler *sched, double *values, int count,
+                                            brg_stream stream);
+
 /* Bracket what brg_step() puts on `stream`. begin: BRG_ERR_STATE unless gradients have been
  * synchronised and not yet been stepped; `stream` waits for them. end: the next brg_zero_grad(),
  * whatever its stream, waits for the work now on `stream`. */
@@ -56,6 +64,25 @@ brg_status brg_sched_begin_step(brg_scheduler *sched, brg_stream stream);
 brg_status brg_sched_end_step(brg_scheduler *sched, brg_stream stream);
 
 /* The parts of a context that optimizers use. */
+
+/* CUDA's current device belongs to the thread, and what a thread launches, records and creates goes
+ * to it. BRG_ON_DEVICE(ctx) at the beginning of a block makes it the context's until the block is
+ * left; then it is the caller's again. Every public function that calls the runtime begins with it.
+ * Nests; costs one get_device, on the device `host` one branch. */
+typedef struct brg_device_scope {
+    const brg_runtime *rt; /* NULL: nothing to restore */
+    int device;            /* the caller's */
+} brg_device_scope;
+brg_device_scope brg_context_enter(const brg_context *ctx);
+void brg_context_leave(brg_device_scope *scope);
+#define BRG_ON_DEVICE(ctx)                                                                         \
+    __attribute__((cleanup(brg_context_leave))) brg_device_scope on_device_ = brg_context_enter(ctx)
+
+/* brg_context_open() on the tables given, instead of those that options->device asks for, so that
+ * tests can put their own in between. The tables must outlive the context; NULL: as asked for. */
+brg_status brg_context_open_on(const brg_device *tables, const brg_context_options *options,
+                               brg_context **ctx);
+
 const brg_device *brg_context_device_tables(const brg_context *ctx);
 /* Records an asynchronous error, first one wins; every later call on the context returns it. Any
  * thread, also inside host functions. Returns `status`. */

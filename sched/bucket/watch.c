@@ -18,6 +18,7 @@ struct brg_watchdog {
     pthread_mutex_t lock; /* slots and stop */
     pthread_cond_t wake;
     bool stop;
+    bool stuck; /* its thread only */
     brg_watch_slot *slots;
 };
 
@@ -54,12 +55,11 @@ static const brg_watch_slot *oldest_locked(brg_watchdog *watchdog, uint64_t *iss
 /* What was under way when the communicator failed. A collective that ends in an error counts as
  * done on its stream, so ask the library how far it came; where it cannot tell, failed collectives
  * hang. */
-static const brg_watch_slot *failed_slot_locked(brg_watchdog *watchdog)
+static const brg_watch_slot *failed_slot_locked(brg_watchdog *watchdog, void *comm)
 {
-    brg_context *ctx = watchdog->ctx;
+    const brg_nccl *nccl = watchdog->ctx->device.nccl;
     uint64_t done = 0, unused;
-    if (!ctx->device.nccl->comm_num_done ||
-        ctx->device.nccl->comm_num_done(ctx->comm, &done) != BRG_NCCL_OK)
+    if (!nccl->comm_num_done || nccl->comm_num_done(comm, &done) != BRG_NCCL_OK)
         return oldest_locked(watchdog, &unused);
     for (brg_watch_slot *slot = watchdog->slots; slot; slot = slot->next)
         if (atomic_load(&slot->first_op) <= done + 1 && done + 1 <= atomic_load(&slot->last_op))
@@ -67,37 +67,36 @@ static const brg_watch_slot *failed_slot_locked(brg_watchdog *watchdog)
     return NULL;
 }
 
-/* Returns whether something has been stuck for too long; the context's error says what. */
-static bool look(brg_watchdog *watchdog, bool for_stuck)
+static void look(brg_watchdog *watchdog, bool for_stuck)
 {
     brg_context *ctx = watchdog->ctx;
     if (atomic_load(&ctx->failure) != BRG_OK)
-        return false;
+        return;
     int result = BRG_NCCL_OK;
     uint64_t issued_ns = 0;
     pthread_mutex_lock(&watchdog->lock);
-    if (ctx->comm && ctx->device.nccl->comm_get_async_error(ctx->comm, &result) != BRG_NCCL_OK)
+    void *comm = brg_context_hold_comm(ctx);
+    if (comm && ctx->device.nccl->comm_get_async_error(comm, &result) != BRG_NCCL_OK)
         result = BRG_NCCL_INTERNAL;
     bool failed = result != BRG_NCCL_OK && result != BRG_NCCL_IN_PROGRESS;
     const brg_watch_slot *slot = NULL;
     if (failed)
-        slot = failed_slot_locked(watchdog);
+        slot = failed_slot_locked(watchdog, comm);
     else if (for_stuck)
         slot = oldest_locked(watchdog, &issued_ns);
-    bool stuck = false;
     if (failed) {
         char what[200];
         snprintf(what, sizeof what, "rank %d%s%s", ctx->rank, slot ? ": " : "",
                  slot ? slot->label : "");
-        brg_status status = brg_nccl_status(&ctx->device, result, ctx->comm, what);
+        brg_status status = brg_nccl_status(&ctx->device, result, comm, what);
         brg_context_fail(ctx, status, "%s", brg_last_error());
     } else if (slot && watchdog->timeout_ns && brg_now_ns() > issued_ns + watchdog->timeout_ns) {
-        stuck = true;
+        watchdog->stuck = true;
         brg_context_fail(ctx, BRG_ERR_TIMEOUT, "rank %d: %s has not finished for %.1f s", ctx->rank,
                          slot->label, (double)(brg_now_ns() - issued_ns) * 1e-9);
     }
+    brg_context_release_comm(ctx);
     pthread_mutex_unlock(&watchdog->lock);
-    return stuck;
 }
 
 void brg_watchdog_look(brg_watchdog *watchdog)
@@ -105,19 +104,20 @@ void brg_watchdog_look(brg_watchdog *watchdog)
     look(watchdog, false);
 }
 
-void brg_watchdog_lock(brg_watchdog *watchdog)
+/* Frees the streams that wait behind a stuck collective. Where the library cannot tell how far it
+ * has come, a collective that has failed does not end by itself either. */
+static void end_stuck(brg_watchdog *watchdog)
 {
-    pthread_mutex_lock(&watchdog->lock);
-}
-
-void brg_watchdog_unlock(brg_watchdog *watchdog)
-{
-    pthread_mutex_unlock(&watchdog->lock);
+    brg_context *ctx = watchdog->ctx;
+    if (watchdog->stuck ||
+        (!ctx->device.nccl->comm_num_done && atomic_load(&ctx->failure) != BRG_OK))
+        brg_context_abort(ctx);
 }
 
 static void *watchdog_main(void *arg)
 {
     brg_watchdog *watchdog = arg;
+    BRG_ON_DEVICE(watchdog->ctx);
     pthread_mutex_lock(&watchdog->lock);
     while (!watchdog->stop) {
         struct timespec until;
@@ -131,8 +131,8 @@ static void *watchdog_main(void *arg)
         if (watchdog->stop)
             break;
         pthread_mutex_unlock(&watchdog->lock);
-        if (look(watchdog, true))
-            brg_context_abort(watchdog->ctx); /* frees the streams that wait behind it */
+        look(watchdog, true);
+        end_stuck(watchdog);
         pthread_mutex_lock(&watchdog->lock);
     }
     pthread_mutex_unlock(&watchdog->lock);

@@ -35,8 +35,4 @@ void brg_watch_issued(brg_watch_slot *slot, uint64_t first_op, uint64_t last_op)
 /* Looks for errors of the communicator now, on the caller's thread. Never blocks on the device. */
 void brg_watchdog_look(brg_watchdog *watchdog);
 
-/* Held while the watchdog looks at the communicator; taken by whoever frees it. */
-void brg_watchdog_lock(brg_watchdog *watchdog);
-void brg_watchdog_unlock(brg_watchdog *watchdog);
-
 #endif

@@ -22,7 +22,8 @@ typedef struct child_update {
 struct brg_step_job {
     brg_step_job *next;
     brg_optimizer *root;
-    double sum_of_squares, clip;
+    double sums[2]; /* of squares: all of them, or those of experts apart in [1] */
+    double clip;
     bool apply;
     int num_updates;
     child_update updates[];
@@ -70,15 +71,22 @@ void brg_optim_free_jobs(brg_optimizer *optimizer)
 
 /* Host functions: run on the stream, in this order. */
 
+static bool is_expert(const brg_scheduler *sched, int param)
+{
+    return brg_layout_param_info(brg_sched_layout(sched), param)->flags & BRG_PARAM_EXPERT_PARALLEL;
+}
+
 static void sum_squares(void *arg)
 {
     brg_step_job *job = arg;
-    job->sum_of_squares = 0;
+    const brg_scheduler *sched = job->root->sched;
+    bool apart = brg_sched_sums_experts_apart(sched);
+    job->sums[0] = job->sums[1] = 0;
     for (int i = 0; i < job->num_updates; i++) {
         const brg_optimizer *optimizer = job->updates[i].optimizer;
         for (int s = 0; s < optimizer->num_slots; s++) {
             const brg_update_target *target = &optimizer->slots[s].target;
-            job->sum_of_squares +=
+            job->sums[apart && is_expert(sched, optimizer->slots[s].param)] +=
                 brg_sum_of_squares_host(target->grad, target->grad_dtype, target->numel);
         }
     }
@@ -88,7 +96,7 @@ static void choose_clip(void *arg)
 {
     brg_step_job *job = arg;
     brg_optimizer *root = job->root;
-    double norm = sqrt(job->sum_of_squares);
+    double norm = sqrt(job->sums[0] + job->sums[1]);
     job->apply = isfinite(norm) || root->apply_non_finite;
     job->clip = 1.0;
     if (root->max_grad_norm > 0) {
@@ -129,7 +137,9 @@ static brg_status enqueue_norm(brg_optimizer *root, brg_step_job *job, brg_strea
     brg_status status;
     BRG_TRY(brg_context_mark_begin(root->ctx, BRG_REC_NORM, 0, "norm", stream), out);
     BRG_TRY(launch(root, stream, sum_squares, job), out);
-    BRG_TRY(brg_sched_sum_over_ranks(root->sched, &job->sum_of_squares, 1, stream), out);
+    BRG_TRY(brg_sched_sum_over_ranks(root->sched, &job->sums[0], 1, stream), out);
+    if (brg_sched_sums_experts_apart(root->sched))
+        BRG_TRY(brg_sched_sum_experts_over_ranks(root->sched, &job->sums[1], 1, stream), out);
     BRG_TRY(launch(root, stream, choose_clip, job), out);
     BRG_TRY(brg_context_mark_end(root->ctx, stream), out);
 out:

@@ -291,7 +291,7 @@ TEST(Devices, CountIsConfigurableAndCurrentIsPerThread)
     EXPECT_EQ(rt()->set_device(2), 0);
     for (const char *bad : {"0", "x", "2.5", "99999"}) {
         setenv("BRIGADE_HOST_DEVICES", bad, 1);
-        brg_device device_tables = {rt(), nccl()};
+        brg_device device_tables = {rt(), nccl(), nullptr};
         int error = rt()->get_device_count(&count);
         ASSERT_NE(error, 0) << bad;
         EXPECT_NE(brg_rt_status(&device_tables, error, "devices"), BRG_OK);
@@ -402,7 +402,7 @@ TEST(Conversions, TypesOperatorsAndErrors)
     EXPECT_EQ(brg_nccl_dtype(BRG_BFLOAT16), BRG_NCCL_BFLOAT16);
     EXPECT_EQ(brg_nccl_op(BRG_AVG), BRG_NCCL_AVG);
     EXPECT_EQ(brg_nccl_op((brg_op)5), -1);
-    brg_device device = {brg_host_runtime(), brg_host_nccl()};
+    brg_device device = {brg_host_runtime(), brg_host_nccl(), nullptr};
     EXPECT_EQ(brg_rt_status(&device, 0, "x"), BRG_OK);
     EXPECT_EQ(brg_rt_status(&device, BRG_RT_NO_MEMORY, "buffer 3"), BRG_ERR_NO_MEMORY);
     EXPECT_STREQ(brg_last_error(), "buffer 3: out of memory");
