@@ -16,11 +16,7 @@
 #define PASTE(a, b) a##b
 /* Defines name() and its second name pname(). */
 #define FUNCTION(name, params, args, body)                                                         \
-    BRG_HOST_NAME ncclResult_t PASTE(p, name) params                                               \
-    {                                                                                              \
-        body                                                                                       \
-    }                                                                                              \
-    BRG_NCCL_NAME ncclResult_t name params                                                         \
+    BRG_HOST_NAME ncclResult_t PASTE(p, name) params{body} BRG_NCCL_NAME ncclResult_t name params  \
     {                                                                                              \
         return PASTE(p, name) args;                                                                \
     }
@@ -233,11 +229,10 @@ static int rooted(bool gather, const void *send, void *recv, size_t count, ncclD
     for (int peer = 0; rank == root && peer < ranks && !result; peer++) {
         size_t offset = (size_t)peer * bytes;
         if (gather)
-            result =
-                table()->recv((char *)recv + offset, count, (int)type, peer, comm, stream);
+            result = table()->recv((char *)recv + offset, count, (int)type, peer, comm, stream);
         else
-            result = table()->send((const char *)send + offset, count, (int)type, peer, comm,
-                                   stream);
+            result =
+                table()->send((const char *)send + offset, count, (int)type, peer, comm, stream);
     }
     ended = table()->group_end();
     return result ? result : ended;

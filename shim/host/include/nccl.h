@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's interface as libbrigade-host serves it, for building a C trainer on a machine without NCCL.
- * Names, values and types are those of NCCL 2.28's header, so that one source builds with either. */
+/* NCCL's interface as libbrigade-host serves it, for building a C trainer on a machine without
+ * NCCL. Names, values and types are those of NCCL 2.28's header, so that one source builds with
+ * either. */
 #ifndef BRIGADE_HOST_NCCL_H
 #define BRIGADE_HOST_NCCL_H
 
@@ -13,7 +14,7 @@
 #define NCCL_PATCH 9
 #define NCCL_VERSION_CODE 22809
 #define NCCL_VERSION(X, Y, Z)                                                                      \
-    (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
+    (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 
 #ifdef __cplusplus
 extern "C" {
