@@ -30,9 +30,10 @@ typedef struct brg_unique_id {
 
 typedef enum brg_device_kind {
     BRG_DEVICE_AUTO =
-        0, /**< BRIGADE_DEVICE (auto, cuda, host); auto takes cuda when a GPU answers */
+        0, /**< BRIGADE_DEVICE (auto, cuda, host); auto takes cuda when a GPU answers and NCCL and
+                the kernels are there, else host */
     BRG_DEVICE_HOST = 1, /**< the CPU stand-in */
-    BRG_DEVICE_CUDA = 2,
+    BRG_DEVICE_CUDA = 2, /**< GPUs, through libcudart and libnccl as found at run time */
 } brg_device_kind;
 
 /** Zero means default everywhere. */

@@ -10,6 +10,7 @@
 
 #include "sched/bucket/bootstrap.h"
 #include "sched/bucket/context.h"
+#include "sched/device/cuda.h"
 #include "sched/device/host.h"
 #include "sched/options.h"
 
@@ -238,6 +239,8 @@ static brg_status create_comm(brg_context *ctx, const brg_context_options *optio
     BRG_TRY(brg_context_rt(ctx, rt->set_device(ctx->device_index), "set_device"), out);
     if (ctx->device.nccl == brg_host_nccl())
         brg_host_set_timeouts(init_timeout, timeout);
+    else if (ctx->device.nccl == brg_cuda_nccl())
+        brg_cuda_set_timeouts(init_timeout, timeout);
     BRG_TRY(get_unique_id(ctx, options, init_timeout, &id), out);
     BRG_TRY(brg_context_nccl(ctx,
                              ctx->device.nccl->comm_init_rank(&comm, ctx->world, id, ctx->rank),

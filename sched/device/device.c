@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Choosing a device, and the conversions between the library's own terms and the tables'. */
 #include "sched/device/device.h"
+#include "sched/device/cuda.h"
 #include "sched/device/host.h"
 #include "sched/status.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <strings.h>
 
 static brg_status resolve(brg_device_kind *kind)
 {
     const char *text = getenv("BRIGADE_DEVICE");
-    if (!text || !*text || !strcasecmp(text, "auto") || !strcasecmp(text, "host"))
+    if (!text || !*text || !strcasecmp(text, "auto"))
+        *kind = BRG_DEVICE_AUTO;
+    else if (!strcasecmp(text, "host"))
         *kind = BRG_DEVICE_HOST;
     else if (!strcasecmp(text, "cuda"))
         *kind = BRG_DEVICE_CUDA;
@@ -20,21 +24,41 @@ static brg_status resolve(brg_device_kind *kind)
     return BRG_OK;
 }
 
+static brg_status open_host(brg_device *device)
+{
+    device->rt = brg_host_runtime();
+    device->nccl = brg_host_nccl();
+    device->kernels = NULL;
+    return BRG_OK;
+}
+
+/* A GPU if one answers, and all that it takes is there; a variable that is set and wrong is an
+ * error even so. */
+static brg_status open_any(brg_device *device)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    bool gpu_answers;
+    brg_status status = brg_cuda_open(device, &gpu_answers);
+    if (status == BRG_OK || status == BRG_ERR_INVALID_ARGUMENT)
+        return status;
+    if (gpu_answers && !atomic_flag_test_and_set(&said))
+        brg_log(BRG_LOG_WARN, "a GPU answers, but the device host is used: %s", brg_last_error());
+    return open_host(device);
+}
+
 brg_status brg_device_open(brg_device_kind kind, brg_device *device)
 {
+    bool gpu_answers;
     brg_status status = kind == BRG_DEVICE_AUTO ? resolve(&kind) : BRG_OK;
     if (status)
         return status;
     switch (kind) {
+    case BRG_DEVICE_AUTO:
+        return open_any(device);
     case BRG_DEVICE_HOST:
-        device->rt = brg_host_runtime();
-        device->nccl = brg_host_nccl();
-        device->kernels = NULL;
-        return BRG_OK;
+        return open_host(device);
     case BRG_DEVICE_CUDA:
-        return brg_fail(
-            BRG_ERR_UNSUPPORTED,
-            "device cuda: this build of Brigade has no CUDA support; use the device host");
+        return brg_cuda_open(device, &gpu_answers);
     default:
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "unknown device kind %d", (int)kind);
     }
@@ -101,6 +125,8 @@ brg_status brg_nccl_status(const brg_device *device, int result, void *comm, con
             known = brg_host_last_cause();
         if (known != BRG_OK)
             status = known;
+    } else if (device->nccl == brg_cuda_nccl() && brg_cuda_last_cause() != BRG_OK) {
+        status = brg_cuda_last_cause();
     }
     const char *text = device->nccl->last_error(comm);
     return brg_fail(status, "%s: %s", what,

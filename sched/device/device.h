@@ -135,7 +135,7 @@ typedef struct brg_nccl {
     int (*get_version)(int *version);
     int (*get_unique_id)(brg_unique_id *id);
     /* Block until all ranks have arrived, or the time given by the environment BRIGADE_INIT_TIMEOUT
-     * (in seconds, host engine) is over. */
+     * (in seconds) is over; comm_split as well. */
     int (*comm_init_rank)(void **comm, int num_ranks, brg_unique_id id, int rank);
     int (*comm_init_all)(void **comms, int num_devices,
                          const int *devices); /* one thread, all ranks */
@@ -194,7 +194,8 @@ typedef struct brg_device {
 } brg_device;
 
 /* Resolves BRG_DEVICE_AUTO by BRIGADE_DEVICE and fills the tables. They are static and never freed.
- */
+ * `auto` takes cuda when a GPU answers and NCCL and the kernels are there, else host; it says so
+ * when a GPU answers and something else is missing. Any thread. */
 brg_status brg_device_open(brg_device_kind kind, brg_device *device);
 
 /* The host engine's tables (sched/device/host_*.c). */
