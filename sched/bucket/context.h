@@ -92,6 +92,13 @@ brg_status brg_context_exchange(brg_context *ctx, const uint64_t *mine, size_t c
 /* Copies rank 0's `count` ints to everybody. Collective; blocks. */
 brg_status brg_context_agree(brg_context *ctx, int *values, size_t count);
 
+/* What the trace says of the machine: the device's name and place, the library's version (place.c).
+ * Nothing without a trace. */
+void brg_context_describe(const brg_context *ctx);
+/* Binds a helper thread of this context near its device and tells the trace. A thread that cannot
+ * be bound runs where it may. */
+void brg_context_place_thread(const brg_context *ctx, pthread_t thread);
+
 /* Shorthands: a table's result as a status. */
 brg_status brg_context_rt(const brg_context *ctx, int error, const char *what);
 brg_status brg_context_nccl(brg_context *ctx, int result, const char *what);

@@ -126,6 +126,7 @@ static brg_status open_trace(brg_context *ctx, const brg_context_options *option
     BRG_TRY(brg_timeline_create(&ctx->device, ctx->ring, ctx->comm_stream, &ctx->timeline), out);
     brg_ring_add_info(ctx->ring, "device", ctx->device.rt->name);
     brg_ring_add_info(ctx->ring, "version", brg_version());
+    brg_context_describe(ctx);
 out:
     return status;
 }

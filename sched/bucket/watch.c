@@ -159,6 +159,7 @@ brg_status brg_watchdog_create(brg_context *ctx, double timeout_s, brg_watchdog 
         return brg_fail(BRG_ERR_DEVICE, "cannot start the watchdog thread: error %d", error);
     }
     watchdog->started = true;
+    brg_context_place_thread(ctx, watchdog->thread);
     *out = watchdog;
     return BRG_OK;
 }

@@ -379,7 +379,7 @@ TEST(MemoryBlocks, TooMuchIsAnError)
 TEST(Choice, FollowsTheEnvironment)
 {
     brg_device device = {};
-    for (const char *value : {"auto", "host", "", "HOST"}) {
+    for (const char *value : {"host", "HOST"}) { /* auto: cuda_open_test.cc */
         setenv("BRIGADE_DEVICE", value, 1);
         ASSERT_EQ(brg_device_open(BRG_DEVICE_AUTO, &device), BRG_OK) << value;
         EXPECT_STREQ(device.rt->name, "host");
