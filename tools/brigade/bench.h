@@ -3,6 +3,7 @@
 #ifndef BRIGADE_TOOLS_BENCH_H
 #define BRIGADE_TOOLS_BENCH_H
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -17,6 +18,26 @@ static inline double bench_median(double *values, int64_t count)
 {
     qsort(values, (size_t)count, sizeof *values, bench_by_value);
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+/* What one thing took in each round. */
+enum { BENCH_MAX_ROUNDS = 1000 };
+typedef struct bench_samples {
+    double values[BENCH_MAX_ROUNDS];
+    int count;
+} bench_samples;
+
+/* Not what could not be measured, which is a NaN. */
+static inline void bench_add(bench_samples *samples, double value)
+{
+    if (!isnan(value) && samples->count < BENCH_MAX_ROUNDS)
+        samples->values[samples->count++] = value;
+}
+
+/* NaN without samples. Sorts them. */
+static inline double bench_median_of(bench_samples *samples)
+{
+    return samples->count ? bench_median(samples->values, samples->count) : (double)NAN;
 }
 
 #endif

@@ -4,8 +4,12 @@
 
 /* clang-format off */
 const cli_entry *const cli_benchmarks[] = {
+    &cli_bench_adamw,
+    &cli_bench_bucket,
     &cli_bench_collective,
     &cli_bench_grad_ready,
+    &cli_bench_host_cost,
+    &cli_bench_newton_schulz,
     &cli_bench_plan,
     &cli_bench_trace,
     NULL,
