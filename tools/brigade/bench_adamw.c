@@ -11,18 +11,18 @@
 #include "tools/brigade/bench_peer.h"
 #include "tools/brigade/bench_session.h"
 
-static struct {
-    int64_t numel, params, rounds;
-    int device, form;
-    bool numel_given, json;
-    bench_peer_options peer;
-} args = {.params = 200, .rounds = 20};
-
 enum { FP32, PRECISION_AWARE, NUM_FORMS };
 static const char *const form_names[] = {"fp32", "precision-aware", "all", NULL};
 /* The norm reads the gradient; then gradient, weight, master and two moments: 4 + 30, 2 + 18. */
 static const double form_bytes[] = {34, 20};
 static const brg_dtype grad_types[] = {BRG_FLOAT32, BRG_BFLOAT16};
+
+static struct {
+    int64_t numel, params, rounds;
+    int device, form;
+    bool numel_given, json;
+    bench_peer_options peer;
+} args = {.params = 200, .rounds = 20, .form = NUM_FORMS};
 
 static const cli_option options[] = {
     BENCH_DEVICE_OPTION(&args.device),
@@ -74,7 +74,7 @@ typedef struct job {
 
 static brg_status make_step(job *j)
 {
-    enum { NAME_BYTES = 16 };
+    enum { NAME_BYTES = 24 };
     brg_status status = BRG_ERR_NO_MEMORY;
     int64_t each = args.numel / args.params, aware = j->form == PRECISION_AWARE;
     brg_param *params = calloc((size_t)args.params, sizeof *params);

@@ -73,7 +73,7 @@ typedef struct job {
 /* One parameter a bucket: the threshold closes each of them. */
 static brg_status make_scheduler(job *j, int64_t bytes)
 {
-    enum { NAME_BYTES = 16 };
+    enum { NAME_BYTES = 24 };
     brg_param params[MAX_BUCKETS] = {0};
     char names[MAX_BUCKETS][NAME_BYTES];
     brg_dtype dtype = types[args.type];

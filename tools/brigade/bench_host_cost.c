@@ -69,7 +69,7 @@ static double clock_us(clockid_t clock)
 
 static brg_status make_layout(job *j)
 {
-    enum { SIDE = 128, NAME_BYTES = 16 };
+    enum { SIDE = 128, NAME_BYTES = 24 };
     brg_status status = BRG_ERR_NO_MEMORY;
     brg_param *params = calloc((size_t)args.params, sizeof *params);
     char(*names)[NAME_BYTES] = calloc((size_t)args.params, sizeof *names);

@@ -6,6 +6,7 @@
 
 #include "brigade/layout.h"
 #include "tools/brigade/cli.h"
+#include "tools/brigade/params.h"
 
 static const char *const algorithm_words[] = {"layerwise", "elementwise", "flat", NULL};
 static const char *const packing_words[] = {"ns-balanced", "lpt", "absorb", NULL};
@@ -110,163 +111,6 @@ static const cli_command command = {
         "  brigade plan --params model.json --check layout.json",
     .options = options,
 };
-
-/* ---- the list of parameters ---- */
-
-typedef struct param_list {
-    json_t *root; /* owns the names */
-    brg_param *params;
-    int count;
-} param_list;
-
-static void free_params(param_list *list)
-{
-    free(list->params);
-    json_decref(list->root);
-}
-
-/* The parameter being read, for messages: `parameter 3 ("layers.0.weight")`. */
-static int bad_param(size_t index, const json_t *item, const char *what, const char *expected)
-{
-    const char *name = json_string_value(json_object_get(item, "name"));
-    if (name)
-        return cli_fail(&command, CLI_INPUT, "%s: parameter %zu (\"%s\"): %s, expected %s",
-                        opt.params_file, index, name, what, expected);
-    return cli_fail(&command, CLI_INPUT, "%s: parameter %zu: %s, expected %s", opt.params_file,
-                    index, what, expected);
-}
-
-static bool dtype_from_word(const char *word, brg_dtype *dtype)
-{
-    for (int i = 0; word && brg_dtype_bytes((brg_dtype)i); i++) {
-        if (strcmp(word, brg_dtype_str((brg_dtype)i)) == 0) {
-            *dtype = (brg_dtype)i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static int read_shape(const json_t *item, size_t index, brg_param *param)
-{
-    const json_t *shape = json_object_get(item, "shape");
-    if (!json_is_array(shape))
-        return bad_param(index, item, shape ? "shape is not an array" : "shape is missing",
-                         "an array of integers");
-    if (json_array_size(shape) > BRG_MAX_DIMS)
-        return bad_param(index, item, "shape has too many dimensions", "8 at most");
-    param->num_dims = (int)json_array_size(shape);
-    for (int i = 0; i < param->num_dims; i++) {
-        const json_t *size = json_array_get(shape, (size_t)i);
-        if (!json_is_integer(size))
-            return bad_param(index, item, "shape has an element that is not an integer",
-                             "integers of 0 or more");
-        param->shape[i] = json_integer_value(size);
-    }
-    return CLI_OK;
-}
-
-static int read_flags(const json_t *item, size_t index, brg_param *param)
-{
-    static const struct {
-        const char *field;
-        uint32_t flag;
-        bool when; /* the value that sets the flag */
-    } fields[] = {
-        {"shared_embedding", BRG_PARAM_SHARED_EMBEDDING, true},
-        {"expert_parallel", BRG_PARAM_EXPERT_PARALLEL, true},
-        {"embedding_or_output", BRG_PARAM_EMBEDDING_OR_OUTPUT, true},
-        {"use_muon", BRG_PARAM_NO_MUON, false},
-        {"quantized", BRG_PARAM_QUANTIZED, true},
-    };
-    char what[64];
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        const json_t *value = json_object_get(item, fields[i].field);
-        if (!value || json_is_null(value))
-            continue;
-        if (!json_is_boolean(value)) {
-            snprintf(what, sizeof what, "%s is not a truth value", fields[i].field);
-            return bad_param(index, item, what, "true or false");
-        }
-        if (json_is_true(value) == fields[i].when)
-            param->flags |= fields[i].flag;
-    }
-    return CLI_OK;
-}
-
-static int read_param(const json_t *item, size_t index, brg_param *param)
-{
-    if (!json_is_object(item))
-        return bad_param(index, NULL, "not an object", "an object with name, shape and dtype");
-    const json_t *name = json_object_get(item, "name");
-    if (!json_is_string(name))
-        return bad_param(index, item, name ? "name is not a string" : "name is missing",
-                         "a string");
-    param->name = json_string_value(name);
-
-    const json_t *dtype = json_object_get(item, "dtype");
-    if (!json_is_string(dtype))
-        return bad_param(index, item, dtype ? "dtype is not a string" : "dtype is missing",
-                         "a string");
-    if (!dtype_from_word(json_string_value(dtype), &param->dtype))
-        return bad_param(index, item, "dtype is not known", "bf16, fp32, fp16, fp64, i8, u8, ...");
-
-    const json_t *multiplier = json_object_get(item, "gtp_remat_size");
-    if (multiplier && !json_is_null(multiplier)) {
-        if (!json_is_integer(multiplier) || json_integer_value(multiplier) < 1)
-            return bad_param(index, item, "gtp_remat_size is not a positive integer", "1 or more");
-        param->ns_row_multiplier = json_integer_value(multiplier);
-    }
-    int code = read_shape(item, index, param);
-    return code == CLI_OK ? read_flags(item, index, param) : code;
-}
-
-/* Returns an exit code; after a failure there is nothing to free. */
-static int load_json(const char *file, json_t **root)
-{
-    json_error_t error;
-    bool standard_input = strcmp(file, "-") == 0;
-    FILE *stream = standard_input ? stdin : fopen(file, "r");
-    if (!stream)
-        return cli_fail(&command, CLI_INPUT, "cannot open %s: %m", file);
-    *root = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
-    bool unreadable = ferror(stream) != 0;
-    if (!standard_input)
-        fclose(stream);
-    if (*root)
-        return CLI_OK;
-    if (unreadable)
-        return cli_fail(&command, CLI_INPUT, "cannot read %s", file);
-    return cli_fail(&command, CLI_INPUT, "%s: line %d, column %d: %s", file, error.line,
-                    error.column, error.text);
-}
-
-static int load_params(param_list *list)
-{
-    int code = load_json(opt.params_file, &list->root);
-    if (code != CLI_OK)
-        return code;
-    if (!json_is_array(list->root)) {
-        code = cli_fail(&command, CLI_INPUT, "%s: not an array, expected an array of parameters",
-                        opt.params_file);
-        goto fail;
-    }
-    size_t count = json_array_size(list->root);
-    list->params = calloc(count ? count : 1, sizeof *list->params);
-    if (!list->params || count > INT32_MAX) {
-        code = cli_fail(&command, CLI_INPUT, "%s: no memory for %zu parameters", opt.params_file,
-                        count);
-        goto fail;
-    }
-    list->count = (int)count;
-    for (size_t i = 0; i < count && code == CLI_OK; i++)
-        code = read_param(json_array_get(list->root, i), i, &list->params[i]);
-    if (code == CLI_OK)
-        return CLI_OK;
-fail:
-    free_params(list);
-    return code;
-}
 
 /* ---- output ---- */
 
@@ -387,7 +231,7 @@ static int parse_bucket_size(int64_t *bucket_size)
     return CLI_OK;
 }
 
-static int plan(const param_list *list, int64_t bucket_size)
+static int plan(const params_list *list, int64_t bucket_size)
 {
     brg_layout_options wanted = {
         .size = sizeof wanted,
@@ -426,11 +270,11 @@ static int print_verdict(const char *problem)
     return cli_finish(&command, problem ? CLI_FINDING : CLI_OK);
 }
 
-static int check(const param_list *list)
+static int check(const params_list *list)
 {
     json_t *root;
     brg_layout *layout;
-    int code = load_json(opt.check_file, &root);
+    int code = params_load_json(&command, opt.check_file, &root);
     if (code != CLI_OK)
         return code;
     const json_t *schema = json_object_get(root, "schema");
@@ -476,7 +320,7 @@ static int check_usage(void)
 
 static int plan_run(int argc, char **argv)
 {
-    param_list list = {0};
+    params_list list = {0};
     int64_t bucket_size = BRG_BUCKET_SIZE_DEFAULT;
     int first;
     int code = cli_parse(&command, argc, argv, &first);
@@ -488,11 +332,11 @@ static int plan_run(int argc, char **argv)
     if (code == CLI_OK)
         code = parse_bucket_size(&bucket_size);
     if (code == CLI_OK)
-        code = load_params(&list);
+        code = params_load(&command, opt.params_file, &list);
     if (code != CLI_OK)
         return code;
     code = opt.check_file ? check(&list) : plan(&list, bucket_size);
-    free_params(&list);
+    params_free(&list);
     return code;
 }
 
