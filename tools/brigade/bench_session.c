@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sched/bucket/view.h"
+#include "sched/bucket/context.h"
 #include "sched/optim/convert.h"
 #include "sched/status.h"
 
@@ -30,9 +30,10 @@ static brg_status open_parts(bench_session *s, int kind, bool ranks, const char 
     s->rank = brg_context_rank(s->ctx);
     s->world = brg_context_world_size(s->ctx);
     const brg_runtime *rt = s->device->rt;
-    int device = 0;
-    if (!rt->device_name || rt->get_device(&device) ||
-        rt->device_name(s->device_name, sizeof s->device_name, device))
+    /* The context leaves the thread's current device alone; all that follows is on the rank's. */
+    BRG_TRY(bench_rt(s, rt->set_device(s->ctx->device_index), "set_device"), out);
+    if (!rt->device_name ||
+        rt->device_name(s->device_name, sizeof s->device_name, s->ctx->device_index))
         snprintf(s->device_name, sizeof s->device_name, "%s", rt->name);
     BRG_TRY(brg_stream_create(s->ctx, &s->stream), out);
     BRG_TRY(bench_rt(s, rt->event_create(&s->begin, 0), "event_create"), out);
