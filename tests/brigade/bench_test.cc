@@ -221,14 +221,19 @@ TEST(Bench, StepOfAFileOnTwoRanks)
                R"([{"name": "e", "shape": [64, 32], "dtype": "bf16", "embedding_or_output": true},
                    {"name": "w", "shape": [32, 32], "dtype": "bf16"},
                    {"name": "b", "shape": [32], "dtype": "fp32"}])");
-    auto args = brigade_args(
-        {"bench", "step", "--device", "host", "-m", dir.path("model"), "-t", "4", "-n", "4"});
+    std::string python = fake_python(dir, "echo \"$*\" > '" + dir.path("args") +
+                                              "'\necho '{\"peers\": [\"fake\"]}'\n"
+                                              "while read item; do echo '{\"us\": [4e9]}'; done\n");
+    auto args = brigade_args({"bench", "step", "--device", "host", "-m", dir.path("model"), "-t",
+                              "4", "-n", "4", "--python", python});
     Args command = {"run", "-n", "2", "--"};
     command.insert(command.end(), args.begin(), args.end());
     auto r = brigade(command);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(count_of(r.out, "without communication"), 1) << r.out;
     EXPECT_EQ(count_of(r.out, "3 parameters, 3104 elements"), 1) << r.out;
+    EXPECT_EQ(count_of(r.out, "4000000.000 ms"), 1) << r.out;
+    EXPECT_NE(read_file(dir.path("args")).find("cpu 4 4 64x32e,32x32m,32\n"), std::string::npos);
 }
 
 TEST(Bench, BadOptionsAreUsageErrors)

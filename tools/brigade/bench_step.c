@@ -8,6 +8,7 @@
 
 #include "sched/status.h"
 #include "sched/trace/analysis.h"
+#include "tools/brigade/bench_peer.h"
 #include "tools/brigade/bench_step_run.h"
 
 static const char *const type_names[] = {"bf16", "fp32", NULL};
@@ -19,6 +20,7 @@ static struct {
     int64_t tokens, steps, bucket_size;
     int device, dtype, grad_dtype, overlap;
     bool dtype_given, precision_aware, no_baseline, json;
+    bench_peer_options peer;
 } args = {.model = "small", .tokens = 512, .steps = 20, .grad_dtype = 1};
 
 static const cli_option options[] = {
@@ -49,6 +51,7 @@ static const cli_option options[] = {
     {"output", 'o', CLI_STRING, &args.trace_dir, "DIR",
      "Afterwards run as many steps again with a trace, and show what each bucket costs.", NULL, 0,
      0, NULL},
+    BENCH_PEER_OPTIONS(args.peer),
     BENCH_JSON_OPTION(&args.json),
     {.name = NULL}};
 
@@ -75,16 +78,67 @@ typedef struct job {
     int64_t elements;
     double flops;
     char device[16], device_name[128];
-    bench_samples with, without;
+    bench_peer peer;
+    bench_samples with, without, peers;
     json_t *document;
 } job;
+
+/* "64x32m,32,...": see the script. The caller frees it. */
+static char *shapes_of(const bench_step_run *run)
+{
+    size_t bytes = (size_t)run->model->count * 64 + 1, used = 0;
+    char *text = calloc(bytes, 1);
+    for (int p = 0; text && p < run->model->count; p++) {
+        const brg_param *param = &run->model->params[p];
+        int buffer = 0;
+        brg_layout_find(run->layout, p, &buffer, NULL);
+        bool layerwise = brg_layout_get_buffer(run->layout, buffer)->key.layerwise;
+        if (param->num_dims == 2)
+            used += (size_t)snprintf(text + used, bytes - used, "%lldx%lld%s%s,",
+                                     (long long)param->shape[0], (long long)param->shape[1],
+                                     layerwise ? "m" : "", run->layers[p].computes ? "" : "e");
+        else
+            used += (size_t)snprintf(text + used, bytes - used, "%lld,",
+                                     (long long)brg_param_numel(param));
+    }
+    if (used)
+        text[used - 1] = '\0';
+    return text;
+}
+
+/* On every rank or on none. */
+static brg_status start_peer(const bench_step_run *run, job *j)
+{
+    char tokens[32], steps[16], *shapes = shapes_of(run);
+    snprintf(tokens, sizeof tokens, "%lld", (long long)args.tokens);
+    snprintf(steps, sizeof steps, "%d", BENCH_STEP_BLOCK);
+    const char *script_args[] = {j->session.device->kernels ? "cuda" : "cpu", tokens, steps,
+                                 shapes ? shapes : "", NULL};
+    bench_peer_start(&j->peer, &command, &args.peer, "bench_step.py", script_args);
+    bench_peer_ready(&j->peer);
+    free(shapes);
+    double missing = j->peer.count == 0;
+    brg_status status = bench_max_over_ranks(&j->session, &missing, 1);
+    if (missing > 0)
+        bench_peer_stop(&j->peer);
+    return status;
+}
+
+static void measure_peer(job *j, bool count)
+{
+    double us[BENCH_MAX_PEERS];
+    bench_peer_measure(&j->peer, 0, us);
+    if (count)
+        bench_add(&j->peers, us[0]);
+}
 
 static brg_status measure(bench_step_run *run, job *j)
 {
     double us[BENCH_STEP_BLOCK];
     int64_t blocks = (args.steps + BENCH_STEP_BLOCK - 1) / BENCH_STEP_BLOCK;
     brg_status status;
-    for (int64_t b = -1; b < blocks; b++) /* the first block warms up and learns */
+    BRG_TRY(start_peer(run, j), out);
+    for (int64_t b = -1; b < blocks; b++) { /* the first block warms up and learns */
         for (int i = 0; i < 2; i++) {
             bool communicate = b < 0 ? i == 0 : (b + i) % 2 == 0;
             if (!communicate && args.no_baseline)
@@ -93,7 +147,10 @@ static brg_status measure(bench_step_run *run, job *j)
             for (int k = 0; k < BENCH_STEP_BLOCK && b >= 0; k++)
                 bench_add(communicate ? &j->with : &j->without, us[k]);
         }
+        measure_peer(j, b >= 0);
+    }
 out:
+    bench_peer_stop(&j->peer);
     return status;
 }
 
@@ -146,6 +203,7 @@ static int run_all(job *j, const char *trace_dir)
 static void report(job *j)
 {
     double with = bench_median_of(&j->with), without = bench_median_of(&j->without);
+    double peer = bench_median_of(&j->peers);
     bool compared = !isnan(without);
     j->document = json_pack(
         "{s:i, s:s, s:s, s:i, s:s, s:i, s:I, s:i, s:I, s:s, s:s, s:b, s:i, s:f, s:f}", "schema", 1,
@@ -158,6 +216,10 @@ static void report(job *j)
         json_object_set_new(j->document, "without_communication_us", json_real(without));
         json_object_set_new(j->document, "ratio", json_real(with / without));
     }
+    if (!isnan(peer))
+        json_object_set_new(j->document, "peer",
+                            json_pack("{s:s, s:f, s:f}", "name", j->peer.names[0], "us", peer,
+                                      "speedup", peer / with));
     if (args.json)
         return;
     printf("# %d rank(s) on %s (%s): %s, %d parameters, %lld elements in %d buckets\n"
@@ -169,6 +231,8 @@ static void report(job *j)
     if (compared)
         printf("%-24s %12.3f ms\n%-24s %12.3f\n", "without communication", without * 1e-3, "ratio",
                with / without);
+    if (!isnan(peer))
+        printf("%-24s %12.3f ms (%.2fx)\n", j->peer.names[0], peer * 1e-3, peer / with);
     fflush(stdout);
 }
 
