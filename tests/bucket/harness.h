@@ -30,7 +30,7 @@ extern "C" {
     } while (0)
 
 inline void run_ranks(int world, const std::function<void(int, brg_context *)> &body,
-                      brg_context_options options = {})
+                      brg_context_options options = {}, const brg_device *tables = nullptr)
 {
     brg_unique_id id;
     ASSERT_OK(brg_unique_id_create(BRG_DEVICE_HOST, &id));
@@ -45,7 +45,7 @@ inline void run_ranks(int world, const std::function<void(int, brg_context *)> &
             if (!mine.trace_dir)
                 mine.trace_dir = "";
             brg_context *ctx = nullptr;
-            EXPECT_OK(brg_context_open(&mine, &ctx));
+            EXPECT_OK(brg_context_open_on(tables, &mine, &ctx));
             if (ctx)
                 body(rank, ctx);
             brg_context_close(ctx);
