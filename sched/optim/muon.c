@@ -296,7 +296,6 @@ brg_status brg_muon_create(brg_scheduler *sched, const brg_muon_options *options
                                    .nesterov = !o.no_nesterov};
     made->base.lr = o.lr;
     made->base.weight_decay = o.weight_decay;
-    BRG_TRY(read_restarts(made, &o), fail);
     BRG_TRY(brg_optim_init(&made->base, sched,
                            &(brg_optim_traits){.class = &muon_class,
                                                .groups = o.groups,
@@ -304,6 +303,7 @@ brg_status brg_muon_create(brg_scheduler *sched, const brg_muon_options *options
                                                .layerwise = true,
                                                .num_states = 1}),
             fail);
+    BRG_TRY(read_restarts(made, &o), fail);
     BRG_TRY(read_matrices(made), fail);
     *optimizer = &made->base;
     return BRG_OK;
