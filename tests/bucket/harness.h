@@ -30,15 +30,16 @@ extern "C" {
     } while (0)
 
 inline void run_ranks(int world, const std::function<void(int, brg_context *)> &body,
-                      brg_context_options options = {}, const brg_device *tables = nullptr)
+                      brg_context_options options = {}, const brg_device *tables = nullptr,
+                      brg_device_kind device = BRG_DEVICE_HOST)
 {
     brg_unique_id id;
-    ASSERT_OK(brg_unique_id_create(BRG_DEVICE_HOST, &id));
+    ASSERT_OK(brg_unique_id_create(device, &id));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world; rank++)
         threads.emplace_back([&, rank] {
             brg_context_options mine = options;
-            mine.device = BRG_DEVICE_HOST;
+            mine.device = device;
             mine.world_size = world;
             mine.rank = mine.local_rank = rank;
             mine.unique_id = &id;
