@@ -169,7 +169,8 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
     BRG_TRY(
         brg_context_rt(ctx, rt->event_record(ctx->relay_done, ctx->comm_stream), "event_record"),
         unlock);
-    brg_watch_issued(&ctx->relay_watch, ctx->num_ops, ctx->num_ops);
+    if (!atomic_load(&ctx->capturing)) /* events of a capture must not be asked for */
+        brg_watch_issued(&ctx->relay_watch, ctx->num_ops, ctx->num_ops);
     done = ctx->relay_done;
 unlock:
     pthread_mutex_unlock(&ctx->issue_lock);
