@@ -78,9 +78,13 @@ struct Trainer : Rank {
         brg_stream_destroy(ctx, main);
         brg_stream_destroy(ctx, side);
     }
+    bool slow = false; /* so that whatever does not wait is early */
     static void count(void *arg)
     {
-        ((Trainer *)arg)->step++;
+        auto *t = (Trainer *)arg;
+        if (t->slow)
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        t->step++;
     }
     static void gradient(void *arg)
     {
@@ -188,7 +192,7 @@ void mixed_run(Trainer &t, bool optimizer_first)
         ASSERT_OK(brg_graph_launch(graph, t.main));
     half_turn();
     for (int i = 0; i < 20; i++)
-        ASSERT_OK(brg_graph_launch(graph, i % 2 ? t.main : t.side));
+        ASSERT_OK(brg_graph_launch(graph, i % 2 ? t.side : t.main));
     half_turn();
     if (optimizer_first)
         t.optimize();
@@ -211,6 +215,7 @@ TEST_P(Graphs, ReplaysEqualOrdinarySteps)
     });
     run_fake_ranks(mode.world, [&](int rank, brg_context *ctx) {
         Trainer t(ctx, plan);
+        t.slow = true;
         mixed_run(t, mode.optimizer_first);
         mixed[(size_t)rank] = t.values();
         EXPECT_EQ(t.step, steps);
