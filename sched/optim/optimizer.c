@@ -23,6 +23,21 @@ brg_status brg_optim_option(const char *optimizer, const char *option, double *v
     return BRG_OK;
 }
 
+/* Around captures and replays; see brg_graph_hook. */
+static brg_status join_graph(void *owner, brg_stream stream)
+{
+    brg_optimizer *optimizer = owner;
+    brg_status status = brg_optim_follow(optimizer, stream);
+    if (status == BRG_OK)
+        optimizer->done_recorded = false;
+    return status;
+}
+
+static brg_status leave_graph(void *owner, brg_stream stream)
+{
+    return brg_optim_record(owner, stream);
+}
+
 brg_status brg_optim_init_common(brg_optimizer *optimizer, const brg_optim_class *class,
                                  brg_scheduler *sched)
 {
@@ -31,6 +46,9 @@ brg_status brg_optim_init_common(brg_optimizer *optimizer, const brg_optim_class
     optimizer->ctx = brg_sched_context(sched);
     optimizer->device = brg_context_device_tables(optimizer->ctx);
     pthread_mutex_init(&optimizer->jobs_lock, NULL);
+    optimizer->graph_hook =
+        (brg_graph_hook){.join = join_graph, .leave = leave_graph, .owner = optimizer};
+    brg_sched_add_graph_hook(sched, &optimizer->graph_hook);
     const brg_runtime *rt = optimizer->device->rt;
     if (strcmp(rt->name, "host") != 0)
         return brg_fail(BRG_ERR_UNSUPPORTED,
@@ -250,6 +268,7 @@ void brg_optimizer_destroy(brg_optimizer *optimizer)
             optimizer->children[i]->chain = NULL;
     for (int i = 0; i < optimizer->num_claimed; i++)
         brg_sched_release_group(optimizer->sched, optimizer->groups[i], optimizer);
+    brg_sched_remove_graph_hook(optimizer->sched, &optimizer->graph_hook);
     if (optimizer->class->destroy)
         optimizer->class->destroy(optimizer);
     brg_optim_free_jobs(optimizer);

@@ -53,6 +53,7 @@ struct brg_optimizer {
     void *done; /* event: this optimizer's last update, a chain's last step */
     brg_stream done_stream;
     bool done_recorded;
+    brg_graph_hook graph_hook;
 
     /* Of the optimizer that is given to brg_step(): a chain, or one without a chain. */
     brg_optimizer **children; /* a chain's; an entry is NULL once it has been destroyed */
