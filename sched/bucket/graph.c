@@ -78,6 +78,14 @@ void brg_sched_remove_graph_hook(brg_scheduler *sched, brg_graph_hook *hook)
         }
 }
 
+static brg_status join_owners(const brg_scheduler *sched, brg_stream stream)
+{
+    brg_status status = BRG_OK;
+    for (brg_graph_hook *hook = sched->graph_hooks; status == BRG_OK && hook; hook = hook->next)
+        status = hook->join(hook->owner, stream);
+    return status;
+}
+
 /* `stream` waits for everything that this scheduler and its owners have outstanding. */
 static brg_status join(brg_scheduler *sched, brg_stream stream)
 {
@@ -95,8 +103,7 @@ static brg_status join(brg_scheduler *sched, brg_stream stream)
     if (status != BRG_OK)
         goto out;
     BRG_TRY(brg_sched_follow_grads(sched, stream), out);
-    for (brg_graph_hook *hook = sched->graph_hooks; hook; hook = hook->next)
-        BRG_TRY(hook->join(hook->owner, stream), out);
+    status = join_owners(sched, stream);
 out:
     return status;
 }
@@ -291,7 +298,8 @@ fail:
     return status;
 }
 
-/* Gathers that nobody has waited for, and comm_stream, join the stream of the capture. */
+/* Gathers that nobody has waited for, comm_stream, and what owners have on streams of their own
+ * join the stream of the capture. */
 static brg_status close_capture(brg_graph *graph)
 {
     brg_scheduler *sched = graph->sched;
@@ -305,6 +313,9 @@ out:
     rt->event_record(ctx->relay_event, ctx->comm_stream);
     rt->stream_wait_event(graph->stream, ctx->relay_event);
     pthread_mutex_unlock(&ctx->issue_lock);
+    brg_status joined = join_owners(sched, graph->stream);
+    if (status == BRG_OK)
+        status = joined;
     brg_status ended = brg_timeline_capture_end(ctx->timeline, graph->stream);
     return status != BRG_OK ? status : ended;
 }

@@ -67,8 +67,8 @@ brg_status brg_sched_end_step(brg_scheduler *sched, brg_stream stream);
  * wait for events that were recorded outside of them. The functions are called on the caller's
  * thread and do not wait for the device. */
 typedef struct brg_graph_hook {
-    /* Before a capture and before each launch: `stream` waits for the owner's work on other
-     * streams, which the owner then forgets; what the host has changed since goes to the device. */
+    /* Before a capture, at its end (in it) and before each launch: `stream` waits for the owner's
+     * work on other streams, which the owner then forgets. */
     brg_status (*join)(void *owner, brg_stream stream);
     /* After a capture and after each launch: the owner's last work is now on `stream`. */
     brg_status (*leave)(void *owner, brg_stream stream);
