@@ -357,6 +357,81 @@ TEST(Graph, NoGraphsOnTheHost)
     });
 }
 
+/* As an optimizer that sums gradients on a stream of its own under later work. */
+struct Owner {
+    Trainer *trainer;
+    brg_stream own = nullptr;
+    void *event = nullptr;
+    bool pending = false;
+    int joined = 0, left = 0;
+    brg_graph_hook hook = {};
+
+    explicit Owner(Trainer *t) : trainer(t)
+    {
+        EXPECT_OK(brg_stream_create(t->ctx, &own));
+        fake::device().rt->event_create(&event, 0);
+        hook.join = join;
+        hook.leave = leave;
+        hook.owner = this;
+        brg_sched_add_graph_hook(t->sched, &hook);
+    }
+    ~Owner()
+    {
+        brg_sched_remove_graph_hook(trainer->sched, &hook);
+        brg_stream_destroy(trainer->ctx, own);
+        fake::device().rt->event_destroy(event);
+    }
+    static brg_status join(void *arg, brg_stream stream)
+    {
+        auto *o = (Owner *)arg;
+        if (o->pending) {
+            EXPECT_EQ(fake::device().rt->stream_wait_event(stream, o->event), 0);
+        }
+        o->pending = false;
+        o->joined++;
+        return BRG_OK;
+    }
+    static brg_status leave(void *arg, brg_stream)
+    {
+        ((Owner *)arg)->left++;
+        return BRG_OK;
+    }
+    void work()
+    {
+        const brg_runtime *rt = fake::device().rt;
+        ASSERT_EQ(rt->event_record(trainer->forked, trainer->main), 0);
+        ASSERT_EQ(rt->stream_wait_event(own, trainer->forked), 0);
+        ASSERT_OK(brg_stream_launch(
+            trainer->ctx, own, [](void *) {}, nullptr));
+        ASSERT_EQ(rt->event_record(event, own), 0);
+        pending = true;
+    }
+};
+
+TEST(Graph, StreamsOfOwnersJoinTheCapture)
+{
+    run_fake_ranks(1, [&](int, brg_context *ctx) {
+        Trainer t(ctx, plan_of({"", 1, 1, 0, 1, 1, 0, false}));
+        Owner owner(&t);
+        brg_graph *graph = nullptr;
+        t.compute();
+        t.optimize();
+        owner.work();
+        ASSERT_OK(brg_graph_capture_begin(t.sched, t.main));
+        EXPECT_FALSE(owner.pending);
+        t.compute();
+        t.optimize();
+        owner.work();
+        ASSERT_OK(brg_graph_capture_end(t.sched, t.main, &graph));
+        EXPECT_EQ(owner.joined, 2);
+        EXPECT_EQ(owner.left, 1);
+        ASSERT_OK(brg_graph_launch(graph, t.main));
+        EXPECT_EQ(owner.joined, 3);
+        EXPECT_EQ(owner.left, 2);
+        brg_graph_destroy(graph);
+    });
+}
+
 void expect_refused(brg_status status, brg_status want, const std::string &part)
 {
     EXPECT_EQ(status, want);

@@ -68,7 +68,7 @@ static json_t *steps_json(const brg_rank_report *data)
     json_t *steps = json_pack(
         "{s:i,s:i,s:i,s:i,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I}", "recorded", (int)data->steps_recorded,
         "warmup", (int)data->steps_warmup, "incomplete", (int)data->steps_incomplete, "used",
-        (int)data->steps_used, "replayed", (int)data->steps_replayed, "compute_recorded",
+        (int)data->steps_used, "graph_replays", (int)data->steps_replayed, "compute_recorded",
         data->compute_recorded, "step_ns", (json_int_t)p->step_ns, "compute_ns",
         (json_int_t)p->compute_ns, "communication_ns", (json_int_t)p->communication_ns,
         "overlapped_ns", (json_int_t)p->overlapped_ns, "exposed_ns", (json_int_t)p->exposed_ns,
