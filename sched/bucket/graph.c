@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captured steps and their replays.
- *
- *     outstanding work --join--> stream | capture: fork comm_stream ... join comm_stream |
- * --leave-->
- *
- * Inside of a capture nothing may wait for events that were recorded outside, and the other way
- * round. So before a capture, and before each launch, `stream` waits for all that is outstanding,
- * and everything is marked as needing no wait; behind it one event stands for all of it. What the
- * captured calls have changed in the scheduler is undone at the end, kept as a difference, and
- * added at each launch. */
+/* Capturing a step, and replaying it. What the captured calls have changed in the scheduler is
+ * undone at the end, kept as a difference, and added at each launch. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "sched/bucket/scheduler.h"
+#include "sched/bucket/graph.h"
 
 typedef struct bucket_count {
     uint64_t reductions, gathers; /* before the capture, then by it */
@@ -31,122 +23,12 @@ struct brg_graph {
     int step_stamp, end_stamp; /* then: nodes of the capture */
     uint32_t trace_step;
     /* Before the capture, then what it has added. */
-    uint64_t num_ops;
+    uint64_t num_ops[BRG_MAX_CONTEXTS];
     bucket_count *buckets;
     uint64_t *gathered; /* per group: gathered_step, then that less `step`; 0: not gathered */
 
     bool synced_after;
 };
-
-brg_status brg_sched_check_stream(const brg_scheduler *sched, brg_stream stream,
-                                  const char *function)
-{
-    const brg_runtime *rt = sched->ctx->device.rt;
-    int capturing = 0;
-    if (!rt->stream_is_capturing || atomic_load(&sched->ctx->capturing))
-        return BRG_OK;
-    brg_status status = brg_context_rt(sched->ctx, rt->stream_is_capturing(stream, &capturing),
-                                       "stream_is_capturing");
-    if (status != BRG_OK || !capturing)
-        return status;
-    return brg_fail(BRG_ERR_STATE,
-                    "%s: the stream is being captured; a capture of Brigade's calls begins with "
-                    "brg_graph_capture_begin()",
-                    function);
-}
-
-brg_status brg_sched_refuse_in_capture(const brg_scheduler *sched, const char *function)
-{
-    if (!atomic_load(&sched->ctx->capturing))
-        return BRG_OK;
-    return brg_fail(BRG_ERR_STATE, "%s: in a capture, where nothing may wait for the device",
-                    function);
-}
-
-void brg_sched_add_graph_hook(brg_scheduler *sched, brg_graph_hook *hook)
-{
-    hook->next = sched->graph_hooks;
-    sched->graph_hooks = hook;
-}
-
-void brg_sched_remove_graph_hook(brg_scheduler *sched, brg_graph_hook *hook)
-{
-    for (brg_graph_hook **at = &sched->graph_hooks; *at; at = &(*at)->next)
-        if (*at == hook) {
-            *at = hook->next;
-            break;
-        }
-}
-
-static brg_status join_owners(const brg_scheduler *sched, brg_stream stream)
-{
-    brg_status status = BRG_OK;
-    for (brg_graph_hook *hook = sched->graph_hooks; status == BRG_OK && hook; hook = hook->next)
-        status = hook->join(hook->owner, stream);
-    return status;
-}
-
-/* `stream` waits for everything that this scheduler and its owners have outstanding. */
-static brg_status join(brg_scheduler *sched, brg_stream stream)
-{
-    brg_context *ctx = sched->ctx;
-    const brg_runtime *rt = ctx->device.rt;
-    brg_status status;
-    BRG_TRY(brg_finish_param_sync(sched, stream), out);
-    pthread_mutex_lock(&ctx->issue_lock);
-    status =
-        brg_context_rt(ctx, rt->event_record(ctx->relay_event, ctx->comm_stream), "event_record");
-    if (status == BRG_OK)
-        status = brg_context_rt(ctx, rt->stream_wait_event(stream, ctx->relay_event),
-                                "stream_wait_event");
-    pthread_mutex_unlock(&ctx->issue_lock);
-    if (status != BRG_OK)
-        goto out;
-    BRG_TRY(brg_sched_follow_grads(sched, stream), out);
-    status = join_owners(sched, stream);
-out:
-    return status;
-}
-
-/* After join(), or at the end of a capture: nothing that is issued from now on has to wait. */
-static void forget(brg_scheduler *sched)
-{
-    sched->grads_recorded = false;
-    pthread_mutex_lock(&sched->ctx->issue_lock);
-    sched->queue_length = sched->queue_issued = 0;
-    for (int g = 0; g < sched->num_groups; g++) {
-        brg_streams_clear(sched->groups[g].waited);
-        atomic_store(&sched->groups[g].gather_state, BRG_GATHER_CURRENT);
-    }
-    pthread_mutex_unlock(&sched->ctx->issue_lock);
-}
-
-/* Everything that is issued from now on, on any stream, waits for the work now on `stream`. */
-static brg_status leave(brg_scheduler *sched, brg_stream stream)
-{
-    brg_context *ctx = sched->ctx;
-    const brg_runtime *rt = ctx->device.rt;
-    brg_status status;
-    BRG_TRY(brg_sched_mark_grads(sched, stream), out);
-    BRG_TRY(brg_context_rt(ctx, rt->event_record(sched->joined_event, stream), "event_record"),
-            out);
-    pthread_mutex_lock(&ctx->issue_lock);
-    status = brg_context_rt(ctx, rt->stream_wait_event(ctx->comm_stream, sched->joined_event),
-                            "stream_wait_event");
-    for (int g = 0; g < sched->num_groups; g++) {
-        brg_group *group = &sched->groups[g];
-        group->gather_done = sched->joined_event;
-        brg_streams_clear(group->waited);
-        brg_streams_add(group->waited, stream);
-        atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
-    }
-    brg_watch_issued(&sched->replay_watch, ctx->num_ops, ctx->num_ops);
-    pthread_mutex_unlock(&ctx->issue_lock);
-    for (brg_graph_hook *hook = sched->graph_hooks; status == BRG_OK && hook; hook = hook->next)
-        status = hook->leave(hook->owner, stream);
-out:
-    return status;
-}
 
 /* Capturing */
 
@@ -154,7 +36,7 @@ static brg_status check_begin(brg_scheduler *sched, brg_stream stream)
 {
     const char *why = NULL;
     const brg_runtime *rt = sched->ctx->device.rt;
-    brg_status status = brg_context_check(sched->ctx);
+    brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
     if (!rt->graph_begin)
@@ -218,7 +100,9 @@ static brg_status save(brg_scheduler *sched, brg_stream stream, brg_graph **out)
                         sched->num_buckets);
     graph->step = sched->step;
     graph->synced = sched->synced;
-    graph->num_ops = sched->ctx->num_ops;
+    brg_context *all[BRG_MAX_CONTEXTS];
+    for (int i = 0, count = brg_graph_contexts(sched, all); i < count; i++)
+        graph->num_ops[i] = all[i]->num_ops;
     graph->step_stamp = sched->step_stamp;
     graph->end_stamp = sched->end_stamp;
     graph->trace_step = sched->trace_step;
@@ -244,9 +128,12 @@ static void restore(brg_graph *graph)
     brg_timeline_set_step(sched->ctx->timeline, graph->trace_step);
     graph->step_stamp = step_stamp;
     graph->end_stamp = end_stamp;
-    uint64_t num_ops = sched->ctx->num_ops - graph->num_ops;
-    sched->ctx->num_ops = graph->num_ops;
-    graph->num_ops = num_ops;
+    brg_context *all[BRG_MAX_CONTEXTS];
+    for (int i = 0, count = brg_graph_contexts(sched, all); i < count; i++) {
+        uint64_t num_ops = all[i]->num_ops - graph->num_ops[i];
+        all[i]->num_ops = graph->num_ops[i];
+        graph->num_ops[i] = num_ops;
+    }
     for (int b = 0; b < sched->num_buckets; b++) {
         bucket_count *count = &graph->buckets[b];
         uint64_t reductions = atomic_exchange(&sched->buckets[b].reductions, count->reductions);
@@ -263,29 +150,54 @@ static void restore(brg_graph *graph)
     atomic_store(&sched->misread_param, -1);
 }
 
+static void set_capture(brg_scheduler *sched, brg_graph *graph)
+{
+    brg_context *all[BRG_MAX_CONTEXTS];
+    sched->capture = graph;
+    for (int i = 0, count = brg_graph_contexts(sched, all); i < count; i++)
+        atomic_store(&all[i]->capturing, graph != NULL);
+}
+
+/* The communication streams join the capture. */
+static brg_status fork_comm_streams(const brg_scheduler *sched, brg_stream stream)
+{
+    brg_context *all[BRG_MAX_CONTEXTS];
+    brg_status status = BRG_OK;
+    brg_sched_lock_issue(sched);
+    for (int i = 0, count = brg_graph_contexts(sched, all); i < count && status == BRG_OK; i++)
+        status = brg_context_follow_locked(all[i], stream, all[i]->relay_event);
+    brg_sched_unlock_issue(sched);
+    return status;
+}
+
+/* Whoever asks for an event of a capture breaks it. */
+static void stop_watching(const brg_scheduler *sched)
+{
+    brg_context *all[BRG_MAX_CONTEXTS];
+    for (int i = 0, count = brg_graph_contexts(sched, all); i < count; i++)
+        brg_watchdog_forget(all[i]->watchdog);
+}
+
 brg_status brg_graph_capture_begin(brg_scheduler *sched, brg_stream stream)
 {
     if (!sched)
         return brg_bad_param(sched, 0, "brg_graph_capture_begin");
     brg_context *ctx = sched->ctx;
+    BRG_ON_DEVICE(ctx);
     brg_graph *graph = NULL;
     brg_status status;
     BRG_TRY(check_begin(sched, stream), fail);
     BRG_TRY(make_joined_event(sched), fail);
-    BRG_TRY(join(sched, stream), fail);
+    BRG_TRY(brg_graph_join(sched, stream), fail);
     BRG_TRY(save(sched, stream, &graph), fail);
     BRG_TRY(brg_timeline_graph_create(ctx->timeline, stream, &graph->trace), fail);
-    /* Whoever asks for an event of a capture breaks it. */
-    brg_watchdog_forget(ctx->watchdog);
+    stop_watching(sched);
     BRG_TRY(brg_context_rt(ctx, ctx->device.rt->graph_begin(stream), "graph_begin"), fail);
-    forget(sched);
-    atomic_store(&ctx->capturing, true);
-    sched->capture = graph;
+    brg_graph_forget(sched);
+    set_capture(sched, graph);
     sched->step_stamp = sched->end_stamp = BRG_NO_STAMP;
     brg_timeline_capture_begin(ctx->timeline, graph->trace);
-    pthread_mutex_lock(&ctx->issue_lock);
-    status = brg_context_follow_locked(ctx, stream, ctx->relay_event);
-    pthread_mutex_unlock(&ctx->issue_lock);
+    status = fork_comm_streams(sched, stream);
     if (status == BRG_OK)
         return BRG_OK;
     char text[512];
@@ -303,20 +215,16 @@ fail:
 static brg_status close_capture(brg_graph *graph)
 {
     brg_scheduler *sched = graph->sched;
-    brg_context *ctx = sched->ctx;
-    const brg_runtime *rt = ctx->device.rt;
-    brg_status status;
-    pthread_mutex_lock(&ctx->issue_lock);
-    BRG_TRY(brg_sched_issue_gathers_locked(sched, sched->queue_length), out);
-out:
-    /* whatever has happened: else the capture cannot be ended */
-    rt->event_record(ctx->relay_event, ctx->comm_stream);
-    rt->stream_wait_event(graph->stream, ctx->relay_event);
-    pthread_mutex_unlock(&ctx->issue_lock);
-    brg_status joined = join_owners(sched, graph->stream);
+    brg_sched_lock_issue(sched);
+    brg_status status = brg_sched_issue_gathers_locked(sched, sched->queue_length);
+    brg_status joined = brg_graph_join_streams_locked(sched, graph->stream);
+    brg_sched_unlock_issue(sched);
     if (status == BRG_OK)
         status = joined;
-    brg_status ended = brg_timeline_capture_end(ctx->timeline, graph->stream);
+    joined = brg_graph_join_owners(sched, graph->stream);
+    if (status == BRG_OK)
+        status = joined;
+    brg_status ended = brg_timeline_capture_end(sched->ctx->timeline, graph->stream);
     return status != BRG_OK ? status : ended;
 }
 
@@ -330,7 +238,7 @@ static brg_status check_captured(const brg_graph *graph)
                         "one, from brg_zero_grad() to brg_finish_grad_sync()",
                         steps,
                         atomic_load(&sched->in_step) ? " and the last one not finished" : "");
-    return brg_context_check(sched->ctx);
+    return brg_sched_check(sched);
 }
 
 brg_status brg_graph_capture_end(brg_scheduler *sched, brg_stream stream, brg_graph **out)
@@ -340,6 +248,7 @@ brg_status brg_graph_capture_end(brg_scheduler *sched, brg_stream stream, brg_gr
                         "brg_graph_capture_end: the scheduler or the output is NULL");
     *out = NULL;
     brg_context *ctx = sched->ctx;
+    BRG_ON_DEVICE(ctx);
     brg_graph *graph = sched->capture;
     if (!graph)
         return brg_fail(BRG_ERR_STATE, "brg_graph_capture_end: no capture has begun");
@@ -354,10 +263,9 @@ brg_status brg_graph_capture_end(brg_scheduler *sched, brg_stream stream, brg_gr
         snprintf(text, sizeof text, "%s", brg_last_error());
     ended = brg_context_rt(ctx, ctx->device.rt->graph_end(stream, &graph->exec), "graph_end");
     restore(graph);
-    forget(sched);
-    sched->capture = NULL;
-    atomic_store(&ctx->capturing, false);
-    left = leave(sched, stream);
+    brg_graph_forget(sched);
+    set_capture(sched, NULL);
+    left = brg_graph_leave(sched, stream);
     if (status != BRG_OK)
         brg_fail(status, "%s", text);
     else
@@ -376,7 +284,7 @@ brg_status brg_graph_capture_end(brg_scheduler *sched, brg_stream stream, brg_gr
 static brg_status check_launch(const brg_graph *graph, brg_stream stream)
 {
     const brg_scheduler *sched = graph->sched;
-    brg_status status = brg_context_check(sched->ctx);
+    brg_status status = brg_sched_check(sched);
     if (status == BRG_OK)
         status = brg_sched_refuse_in_capture(sched, "brg_graph_launch");
     if (status == BRG_OK)
@@ -401,9 +309,11 @@ static uint64_t advance(const brg_graph *graph)
     uint64_t before = sched->step;
     sched->step++;
     sched->synced = graph->synced_after;
-    pthread_mutex_lock(&sched->ctx->issue_lock);
-    sched->ctx->num_ops += graph->num_ops;
-    pthread_mutex_unlock(&sched->ctx->issue_lock);
+    brg_context *all[BRG_MAX_CONTEXTS];
+    brg_sched_lock_issue(sched);
+    for (int i = 0, count = brg_graph_contexts(sched, all); i < count; i++)
+        all[i]->num_ops += graph->num_ops[i];
+    brg_sched_unlock_issue(sched);
     for (int b = 0; b < sched->num_buckets; b++) {
         atomic_fetch_add(&sched->buckets[b].reductions, graph->buckets[b].reductions);
         atomic_fetch_add(&sched->buckets[b].gathers, graph->buckets[b].gathers);
@@ -420,15 +330,16 @@ brg_status brg_graph_launch(brg_graph *graph, brg_stream stream)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "brg_graph_launch: the graph is NULL");
     brg_scheduler *sched = graph->sched;
     brg_context *ctx = sched->ctx;
+    BRG_ON_DEVICE(ctx);
     brg_status status;
     BRG_TRY(check_launch(graph, stream), out);
-    BRG_TRY(join(sched, stream), out);
+    BRG_TRY(brg_graph_join(sched, stream), out);
     BRG_TRY(brg_timeline_graph_prepare(graph->trace, stream), out);
     BRG_TRY(brg_context_rt(ctx, ctx->device.rt->graph_launch(graph->exec, stream), "graph_launch"),
             out);
     graph->launched = true;
     uint64_t later = advance(graph) - graph->step;
-    forget(sched);
+    brg_graph_forget(sched);
     int step_stamp = graph->step_stamp, end_stamp = graph->end_stamp;
     BRG_TRY(
         brg_timeline_graph_launched(graph->trace, stream, (uint32_t)later, &step_stamp, &end_stamp),
@@ -437,7 +348,7 @@ brg_status brg_graph_launch(brg_graph *graph, brg_stream stream)
         brg_sched_begin_step_record(sched, step_stamp, true);
         sched->end_stamp = end_stamp;
     }
-    BRG_TRY(leave(sched, stream), out);
+    BRG_TRY(brg_graph_leave(sched, stream), out);
 out:
     return status;
 }
@@ -448,6 +359,7 @@ void brg_graph_destroy(brg_graph *graph)
         return;
     brg_scheduler *sched = graph->sched;
     const brg_runtime *rt = sched->ctx->device.rt;
+    BRG_ON_DEVICE(sched->ctx);
     if (graph->launched)
         rt->event_synchronize(sched->joined_event);
     brg_timeline_harvest(sched->ctx->timeline, BRG_NO_STAMP);

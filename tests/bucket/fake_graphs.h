@@ -301,6 +301,15 @@ inline int stamp(uint64_t *slots, uint64_t *counter, uint32_t ring, uint32_t str
         all.back().get());
 }
 
+/* Finds nothing: what checks find is tested elsewhere. */
+inline int check_values(const void *, int, int64_t, int64_t *first, double *sum_squares, double *,
+                        void *)
+{
+    *first = -1;
+    *sum_squares = 0;
+    return 0;
+}
+
 /* The tables; they live on. */
 inline brg_device device()
 {
@@ -332,6 +341,7 @@ inline brg_device device()
         nccl.broadcast = broadcast;
         kernels.abi = BRG_KERNELS_ABI;
         kernels.stamp = stamp;
+        kernels.check_values = check_values;
     });
     return {&rt, &nccl, &kernels};
 }
