@@ -12,6 +12,9 @@
 
 static _Atomic long counts[BRG_COUNT_KINDS];
 
+/* A use of libcudart, without which the linker would not note that it is needed. */
+__attribute__((used)) static cudaError_t (*const needed)(int *) = cudaRuntimeGetVersion;
+
 __attribute__((visibility("default"))) long brg_counted_calls(brg_count_kind kind)
 {
     return atomic_load(&counts[kind]);

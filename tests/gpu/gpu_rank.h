@@ -31,7 +31,7 @@ inline std::string cannot_run(int world)
 {
     int gpus = num_gpus();
     if (gpus < 1)
-        return std::string("no GPU answers: ") + brg_last_error();
+        return brg_last_error();
     if (!with_stand_in() && world > gpus)
         return std::to_string(world) + " ranks with NCCL need as many GPUs; there are " +
                std::to_string(gpus);
