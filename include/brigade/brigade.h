@@ -7,6 +7,7 @@
 
 #include "brigade/context.h"   // IWYU pragma: export
 #include "brigade/dtype.h"     // IWYU pragma: export
+#include "brigade/graph.h"     // IWYU pragma: export
 #include "brigade/layout.h"    // IWYU pragma: export
 #include "brigade/optimizer.h" // IWYU pragma: export
 #include "brigade/param.h"     // IWYU pragma: export

@@ -139,6 +139,15 @@ static int call_locked(brg_context *ctx, const plain_call *call)
     return brg_context_count_op_locked(ctx, result);
 }
 
+/* Whether comm_stream has joined a capture, be it of a scheduler on another context. */
+static bool is_captured(const brg_context *ctx)
+{
+    const brg_runtime *rt = ctx->device.rt;
+    int capturing = 0;
+    return rt->stream_is_capturing &&
+           rt->stream_is_capturing(ctx->comm_stream, &capturing) == BRG_RT_OK && capturing;
+}
+
 /* `stream` -> comm_stream -> `stream`, which may be comm_stream itself. */
 static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream stream)
 {
@@ -171,7 +180,8 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
     BRG_TRY(
         brg_context_rt(ctx, rt->event_record(ctx->relay_done, ctx->comm_stream), "event_record"),
         unlock);
-    brg_watch_issued(&ctx->relay_watch, ctx->num_ops, ctx->num_ops);
+    if (!is_captured(ctx)) /* events of a capture must not be asked for */
+        brg_watch_issued(&ctx->relay_watch, ctx->num_ops, ctx->num_ops);
     done = hop ? ctx->relay_done : NULL;
 unlock:
     pthread_mutex_unlock(&ctx->issue_lock);

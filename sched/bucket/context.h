@@ -41,6 +41,7 @@ struct brg_context {
     brg_ring *ring; /* NULL: no trace */
     brg_timeline *timeline;
     _Atomic uint32_t next_bucket_id; /* root */
+    _Atomic bool capturing; /* between brg_graph_capture_begin() and brg_graph_capture_end() */
 
     brg_watchdog *watchdog;
     pthread_mutex_t fail_lock;

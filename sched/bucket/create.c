@@ -195,7 +195,7 @@ static brg_status make_group_events(brg_group *group)
 {
     brg_context *ctx = group->ctx, *instances = group->sched->instance_ctx;
     const brg_runtime *rt = ctx->device.rt;
-    void **events[] = {&group->reduce_done, &group->own_updated, &group->gather_done,
+    void **events[] = {&group->reduce_done, &group->own_updated, &group->own_gather_done,
                        &group->combine_done};
     brg_status status = BRG_OK;
     for (size_t i = 0; i < (instances ? 4 : 3); i++)
@@ -222,7 +222,8 @@ static brg_status make_group_events(brg_group *group)
     snprintf(group->gather_watch.label, sizeof group->gather_watch.label, "all-gather of %.112s",
              range);
     group->reduce_watch.event = group->reduce_done;
-    group->gather_watch.event = group->gather_done;
+    group->gather_done = group->own_gather_done;
+    group->gather_watch.event = group->own_gather_done;
     brg_watchdog_add(ctx->watchdog, &group->reduce_watch);
     brg_watchdog_add(ctx->watchdog, &group->gather_watch);
     if (instances) {
@@ -358,7 +359,7 @@ static void free_group(brg_group *group)
     brg_watchdog_remove(ctx->watchdog, &group->gather_watch);
     if (group->sched->instance_ctx)
         brg_watchdog_remove(group->sched->instance_ctx->watchdog, &group->combine_watch);
-    void *events[] = {group->reduce_done, group->own_updated, group->gather_done,
+    void *events[] = {group->reduce_done, group->own_updated, group->own_gather_done,
                       group->combine_done};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])
@@ -390,6 +391,10 @@ void brg_sched_free_parts(brg_scheduler *sched)
     }
     if (sched->grads_event)
         ctx->device.rt->event_destroy(sched->grads_event);
+    if (sched->joined_event) {
+        brg_watchdog_remove(ctx->watchdog, &sched->replay_watch);
+        ctx->device.rt->event_destroy(sched->joined_event);
+    }
     ctx->device.rt->free_host(sched->checks);
     ctx->device.rt->free_device(sched->check_partials);
     free(sched->buffers);

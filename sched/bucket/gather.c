@@ -31,6 +31,7 @@ static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
                                                   .watch = &group->gather_watch,
                                                   .step = (uint32_t)(group->gathered_step - 1)}),
             out);
+    group->gather_done = group->own_gather_done;
     atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
 out:
     return status;
@@ -56,9 +57,12 @@ static brg_status wait_for_gather(brg_scheduler *sched, brg_group *group, brg_st
     brg_timeline *timeline = ctx->timeline;
     if (brg_streams_has(group->waited, stream))
         return BRG_OK;
+    brg_status status = brg_sched_check_stream(sched, stream, "brg_param_wait");
+    if (status != BRG_OK)
+        return status;
     int before = brg_timeline_stamp(timeline, stream);
-    brg_status status = brg_context_rt(
-        ctx, ctx->device.rt->stream_wait_event(stream, group->gather_done), "stream_wait_event");
+    status = brg_context_rt(ctx, ctx->device.rt->stream_wait_event(stream, group->gather_done),
+                            "stream_wait_event");
     int after = brg_timeline_stamp(timeline, stream);
     brg_rec record = {.kind = BRG_REC_WAIT,
                       .func = BRG_FUNC_ALL_GATHER,
@@ -147,9 +151,10 @@ static brg_status hand_out_update(brg_scheduler *sched, const int *groups, int n
     brg_sched_lock_issue(sched);
     for (int i = 0; i < num_groups; i++) {
         brg_group *group = &sched->groups[groups[i]];
-        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(group->gather_done, stream),
+        BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(group->own_gather_done, stream),
                                "event_record"),
                 out);
+        group->gather_done = group->own_gather_done;
         brg_streams_clear(group->waited);
         brg_streams_add(group->waited, stream);
         atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);

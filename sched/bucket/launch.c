@@ -75,7 +75,8 @@ brg_status brg_sched_launch_locked(brg_scheduler *sched, brg_group *group, const
         return status;
     status = brg_context_rt(
         ctx, ctx->device.rt->event_record(launch->watch->event, ctx->comm_stream), "event_record");
-    if (status == BRG_OK)
+    if (status == BRG_OK &&
+        !atomic_load(&ctx->capturing)) /* else its event must not be asked for */
         brg_watch_issued(launch->watch, first_op, ctx->num_ops);
     return status;
 }

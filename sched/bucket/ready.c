@@ -18,24 +18,26 @@ static void reset_group(brg_scheduler *sched, brg_group *group, brg_stream strea
     }
 }
 
-static void begin_step_record(brg_scheduler *sched, brg_stream stream)
+void brg_sched_begin_step_record(brg_scheduler *sched, int stamp, bool replay)
 {
     brg_timeline *timeline = sched->ctx->timeline;
-    if (!timeline)
-        return;
-    int now = brg_timeline_stamp(timeline, stream), last = sched->step_stamp;
+    int last = sched->step_stamp;
     if (last >= 0) {
-        brg_rec record = {.kind = BRG_REC_STEP, .step = sched->trace_step, .bucket = BRG_NO_BUCKET};
+        brg_rec record = {.kind = BRG_REC_STEP,
+                          .flags = sched->trace_replay ? BRG_REC_GRAPH : 0,
+                          .step = sched->trace_step,
+                          .bucket = BRG_NO_BUCKET};
         brg_timeline_emit(timeline, &record, brg_timeline_ref(timeline, last),
-                          brg_timeline_ref(timeline, now));
+                          brg_timeline_ref(timeline, stamp));
     }
     brg_timeline_unref(timeline, sched->end_stamp);
     sched->end_stamp = BRG_NO_STAMP;
-    /* The new origin must have happened, which `now` on an asynchronous stream has not. */
+    /* The new origin must have happened, which `stamp` on an asynchronous stream has not. */
     brg_timeline_harvest(timeline, last);
     brg_timeline_unref(timeline, last);
-    sched->step_stamp = now;
+    sched->step_stamp = stamp;
     sched->trace_step = (uint32_t)sched->step;
+    sched->trace_replay = replay;
     brg_timeline_set_step(timeline, sched->trace_step);
 }
 
@@ -48,6 +50,7 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
     brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
+    BRG_TRY(brg_sched_check_stream(sched, stream, "brg_zero_grad"), out);
     if (atomic_load(&sched->any_ready))
         return brg_fail(BRG_ERR_STATE,
                         "brg_zero_grad: gradients of step %llu have been counted but not "
@@ -55,7 +58,8 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
                         (unsigned long long)sched->step);
     sched->step++;
     sched->synced = false;
-    begin_step_record(sched, stream);
+    if (ctx->timeline)
+        brg_sched_begin_step_record(sched, brg_timeline_stamp(ctx->timeline, stream), false);
     BRG_TRY(brg_sched_follow_grads(sched, stream), out);
     for (int g = 0; g < sched->num_groups; g++)
         if (sched->groups[g].hooks)
@@ -97,7 +101,9 @@ static brg_status complete_group(brg_scheduler *sched, brg_group *group, brg_str
 {
     brg_context *ctx = sched->ctx;
     BRG_ON_DEVICE(ctx);
-    brg_status status = BRG_OK;
+    brg_status status = brg_sched_check_stream(sched, stream, "brg_grad_ready");
+    if (status != BRG_OK)
+        return status;
     if (ctx->timeline) { /* READY: from the first call to this point of the compute stream */
         int now = brg_timeline_stamp(ctx->timeline, stream);
         brg_rec record = {.kind = BRG_REC_READY,
@@ -211,6 +217,8 @@ brg_status brg_scheduler_relearn(brg_scheduler *sched)
 {
     if (!sched)
         return brg_bad_param(sched, 0, "brg_scheduler_relearn");
+    if (sched->capture)
+        return brg_fail(BRG_ERR_STATE, "brg_scheduler_relearn: in a capture");
     if (atomic_load(&sched->any_ready))
         return brg_fail(BRG_ERR_STATE,
                         "brg_scheduler_relearn: gradients of step %llu have been counted but not "

@@ -261,6 +261,7 @@ brg_status brg_finish_grad_sync(brg_scheduler *sched, brg_stream stream)
     brg_status status = brg_sched_check(sched);
     if (status != BRG_OK)
         return status;
+    BRG_TRY(brg_sched_check_stream(sched, stream, "brg_finish_grad_sync"), out);
     if (sched->step == 0 || sched->synced)
         return brg_fail(BRG_ERR_STATE,
                         "brg_finish_grad_sync: no step has begun; call brg_zero_grad() first");

@@ -92,7 +92,10 @@ fail:
 static void close_last_step(brg_scheduler *sched)
 {
     brg_timeline *timeline = sched->ctx->timeline;
-    brg_rec record = {.kind = BRG_REC_STEP, .step = sched->trace_step, .bucket = BRG_NO_BUCKET};
+    brg_rec record = {.kind = BRG_REC_STEP,
+                      .flags = sched->trace_replay ? BRG_REC_GRAPH : 0,
+                      .step = sched->trace_step,
+                      .bucket = BRG_NO_BUCKET};
     if (sched->step_stamp >= 0 && sched->end_stamp >= 0)
         brg_timeline_emit(timeline, &record, sched->step_stamp, sched->end_stamp);
     else {
@@ -216,14 +219,17 @@ brg_status brg_set_main_grad(brg_scheduler *sched, int param, const void *grad, 
             BRG_ERR_STATE,
             "brg_set_main_grad: parameter \"%s\": gradients of this step are being counted",
             brg_sched_param_name(sched, param));
+    if (sched->capture)
+        return brg_fail(BRG_ERR_STATE, "brg_set_main_grad: parameter \"%s\": in a capture",
+                        brg_sched_param_name(sched, param));
     BRG_ON_DEVICE(ctx);
-    /* The last step's copy may still be waiting for its turn. */
+    /* The last step's copy may still be waiting for its turn. Of a replay no event of the group's
+     * own tells. */
+    void *done = sched->joined_event
+                     ? sched->grads_event
+                     : brg_group_reduced(&sched->groups[sched->params[param].group]);
     brg_status status;
-    BRG_TRY(brg_context_rt(ctx,
-                           ctx->device.rt->event_synchronize(
-                               brg_group_reduced(&sched->groups[sched->params[param].group])),
-                           "event_synchronize"),
-            out);
+    BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_synchronize(done), "event_synchronize"), out);
     sched->params[param].main_grad = grad;
     sched->params[param].main_dtype = dtype;
 out:
@@ -358,6 +364,9 @@ brg_status brg_sched_begin_step(brg_scheduler *sched, brg_stream stream)
 {
     BRG_ON_DEVICE(sched->ctx);
     brg_status status = brg_sched_check(sched);
+    if (status != BRG_OK)
+        return status;
+    status = brg_sched_check_stream(sched, stream, "brg_step");
     if (status != BRG_OK)
         return status;
     if (!sched->synced)

@@ -24,6 +24,7 @@
 #ifndef BRIGADE_SCHED_BUCKET_SCHEDULER_H
 #define BRIGADE_SCHED_BUCKET_SCHEDULER_H
 
+#include "brigade/graph.h"
 #include "sched/bucket/context.h"
 
 #define MAX_STREAMS                                                                                \
@@ -83,7 +84,8 @@ typedef struct brg_group {
     uint64_t gathered_step; /* step counter + 1 of the last start; 0: never */
     void *updated; /* event behind the optimizer's update; owned by the group it was recorded for */
     void *own_updated;
-    void *gather_done;
+    void *gather_done; /* what consumers wait for: own_gather_done, or that of a whole replay */
+    void *own_gather_done;
     brg_watch_slot gather_watch;
     _Atomic(void *) waited[MAX_STREAMS]; /* streams that already wait for this gather */
     _Atomic bool seen;                   /* forward order: waited for in the learning step */
@@ -164,6 +166,13 @@ struct brg_scheduler {
     int step_stamp; /* trace: begin of the current step */
     int end_stamp;  /* trace: end of the last optimizer step */
     uint32_t trace_step;
+    bool trace_replay; /* the current step is a replay */
+
+    /* graphs */
+    brg_graph *capture; /* being captured; NULL: none */
+    brg_graph_hook *graph_hooks;
+    void *joined_event; /* behind the last capture or replay; NULL: there has been none */
+    brg_watch_slot replay_watch;
 };
 
 #define NO_STREAM ((void *)-1)
@@ -260,6 +269,13 @@ brg_status brg_sched_synchronize(brg_scheduler *sched);
  * fails on all ranks. */
 brg_status brg_sched_take_groups(brg_scheduler *sched);
 brg_status brg_sched_check_ranks(brg_scheduler *sched);
+
+/* BRG_ERR_STATE if `stream` is in a capture that the trainer began without Brigade. */
+brg_status brg_sched_check_stream(const brg_scheduler *sched, brg_stream stream,
+                                  const char *function);
+
+/* ready.c: the trace's step ends and another one, a replay or not, begins at the stamp. */
+void brg_sched_begin_step_record(brg_scheduler *sched, int stamp, bool replay);
 
 /* create.c: buffers, buckets, groups; agree.c: what all ranks must have in common. */
 brg_status brg_sched_build(brg_scheduler *sched);

@@ -2,50 +2,14 @@
 #include "sched/bucket/timeline.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "sched/bucket/timeline_internal.h"
 
 /* Room for several steps in flight: a step of 100 buckets and 100 compute spans needs about 900. */
 #define MAX_STAMPS 16384
 #define MAX_PENDING 8192
-#define MAX_OPEN_SPANS 16
-
-typedef struct stamp {
-    void *event;
-    int refs;
-    bool resolved;
-    uint64_t ns;
-    int next_free;
-} stamp;
-
-typedef struct pending {
-    brg_rec record;
-    int stamp0, stamp1;
-} pending;
-
-typedef struct open_span {
-    bool used;
-    brg_stream stream;
-    brg_rec record;
-    int stamp0;
-} open_span;
-
-struct brg_timeline {
-    const brg_device *device;
-    brg_ring *ring;
-    pthread_mutex_t lock;
-    stamp *stamps;
-    int num_stamps, first_free;
-    pending *pending;
-    int num_pending;
-    open_span open[MAX_OPEN_SPANS];
-    void *base_event; /* owned unless it is a stamp's */
-    int base_stamp;   /* -1: base_event is owned */
-    uint64_t base_ns;
-    _Atomic uint32_t step;
-};
 
 brg_status brg_timeline_create(const brg_device *device, brg_ring *ring, brg_stream base_stream,
                                brg_timeline **out)
@@ -104,7 +68,7 @@ void brg_timeline_destroy(brg_timeline *timeline)
 }
 
 /* A stamp with one reference, its event not yet recorded; -1 when the pool is empty. */
-static int take_stamp_locked(brg_timeline *timeline)
+int brg_timeline_take_locked(brg_timeline *timeline)
 {
     int index = timeline->first_free;
     if (index >= 0) {
@@ -117,14 +81,16 @@ static int take_stamp_locked(brg_timeline *timeline)
             return BRG_NO_STAMP;
         index = timeline->num_stamps++;
     }
-    timeline->stamps[index].refs = 1;
-    timeline->stamps[index].resolved = false;
+    stamp *taken = &timeline->stamps[index];
+    taken->refs = 1;
+    taken->graph = NULL;
+    taken->resolved = taken->lost = false;
     return index;
 }
 
-static void unref_locked(brg_timeline *timeline, int index)
+void brg_timeline_unref_locked(brg_timeline *timeline, int index)
 {
-    if (index < 0)
+    if (index < 0 || brg_timeline_is_node(index))
         return;
     stamp *s = &timeline->stamps[index];
     if (--s->refs == 0) {
@@ -137,8 +103,13 @@ int brg_timeline_stamp(brg_timeline *timeline, brg_stream stream)
 {
     if (!timeline)
         return BRG_NO_STAMP;
+    brg_timeline_graph *capture = atomic_load(&timeline->capture);
+    int capturing = 0;
+    if (capture && timeline->device->rt->stream_is_capturing(stream, &capturing) == BRG_RT_OK &&
+        capturing)
+        return brg_timeline_graph_stamp(capture, stream);
     pthread_mutex_lock(&timeline->lock);
-    int index = take_stamp_locked(timeline);
+    int index = brg_timeline_take_locked(timeline);
     void *event = index >= 0 ? timeline->stamps[index].event : NULL;
     pthread_mutex_unlock(&timeline->lock);
     if (index >= 0 && timeline->device->rt->event_record(event, stream) != BRG_RT_OK) {
@@ -150,7 +121,7 @@ int brg_timeline_stamp(brg_timeline *timeline, brg_stream stream)
 
 int brg_timeline_ref(brg_timeline *timeline, int index)
 {
-    if (!timeline || index < 0)
+    if (!timeline || index < 0 || brg_timeline_is_node(index))
         return index;
     pthread_mutex_lock(&timeline->lock);
     timeline->stamps[index].refs++;
@@ -160,11 +131,24 @@ int brg_timeline_ref(brg_timeline *timeline, int index)
 
 void brg_timeline_unref(brg_timeline *timeline, int index)
 {
-    if (!timeline || index < 0)
+    if (!timeline || index < 0 || brg_timeline_is_node(index))
         return;
     pthread_mutex_lock(&timeline->lock);
-    unref_locked(timeline, index);
+    brg_timeline_unref_locked(timeline, index);
     pthread_mutex_unlock(&timeline->lock);
+}
+
+void brg_timeline_put_locked(brg_timeline *timeline, const brg_rec *record, int stamp0, int stamp1)
+{
+    bool lost0 = stamp0 < 0 && !record->t0_ns, lost1 = stamp1 < 0 && !record->t1_ns;
+    if (lost0 || lost1 || timeline->num_pending == MAX_PENDING) {
+        brg_timeline_unref_locked(timeline, stamp0);
+        brg_timeline_unref_locked(timeline, stamp1);
+        brg_ring_drop(timeline->ring, 1);
+    } else {
+        timeline->pending[timeline->num_pending++] =
+            (pending){.record = *record, .stamp0 = stamp0, .stamp1 = stamp1};
+    }
 }
 
 void brg_timeline_emit(brg_timeline *timeline, const brg_rec *record, int stamp0, int stamp1)
@@ -172,26 +156,27 @@ void brg_timeline_emit(brg_timeline *timeline, const brg_rec *record, int stamp0
     if (!timeline)
         return;
     pthread_mutex_lock(&timeline->lock);
-    bool lost0 = stamp0 < 0 && !record->t0_ns, lost1 = stamp1 < 0 && !record->t1_ns;
-    if (lost0 || lost1 || timeline->num_pending == MAX_PENDING) {
-        unref_locked(timeline, stamp0);
-        unref_locked(timeline, stamp1);
-        brg_ring_drop(timeline->ring, 1);
+    if (brg_timeline_is_node(stamp0) || brg_timeline_is_node(stamp1)) {
+        brg_timeline_graph_emit(atomic_load(&timeline->capture), record, stamp0, stamp1);
+        brg_timeline_unref_locked(timeline, stamp0);
+        brg_timeline_unref_locked(timeline, stamp1);
     } else {
-        timeline->pending[timeline->num_pending++] =
-            (pending){.record = *record, .stamp0 = stamp0, .stamp1 = stamp1};
+        brg_timeline_put_locked(timeline, record, stamp0, stamp1);
     }
     pthread_mutex_unlock(&timeline->lock);
 }
 
-/* Whether the stamp's time is known, asking the device if need be. */
-static bool resolve_locked(brg_timeline *timeline, int index)
+bool brg_timeline_resolve_locked(brg_timeline *timeline, int index)
 {
     if (index < 0)
         return true;
     stamp *s = &timeline->stamps[index];
-    if (s->resolved)
+    if (s->resolved || s->lost)
         return true;
+    if (s->graph) {
+        brg_timeline_graph_resolve_locked(timeline, s);
+        return s->resolved || s->lost;
+    }
     const brg_runtime *rt = timeline->device->rt;
     float ms = 0;
     if (rt->event_query(s->event) != BRG_RT_OK ||
@@ -202,18 +187,24 @@ static bool resolve_locked(brg_timeline *timeline, int index)
     return true;
 }
 
-static void rebase_locked(brg_timeline *timeline, int index)
+void brg_timeline_rebase_locked(brg_timeline *timeline, int index)
 {
-    if (index < 0 || index == timeline->base_stamp || !resolve_locked(timeline, index))
+    if (index < 0 || index == timeline->base_stamp || timeline->stamps[index].graph ||
+        !brg_timeline_resolve_locked(timeline, index))
         return;
     if (timeline->base_stamp >= 0)
-        unref_locked(timeline, timeline->base_stamp);
+        brg_timeline_unref_locked(timeline, timeline->base_stamp);
     else
         timeline->device->rt->event_destroy(timeline->base_event);
     timeline->stamps[index].refs++;
     timeline->base_stamp = index;
     timeline->base_event = timeline->stamps[index].event;
     timeline->base_ns = timeline->stamps[index].ns;
+}
+
+static bool is_lost(const brg_timeline *timeline, int index)
+{
+    return index >= 0 && timeline->stamps[index].lost;
 }
 
 void brg_timeline_harvest(brg_timeline *timeline, int rebase)
@@ -224,7 +215,8 @@ void brg_timeline_harvest(brg_timeline *timeline, int rebase)
     int kept = 0;
     for (int i = 0; i < timeline->num_pending; i++) {
         pending *p = &timeline->pending[i];
-        if (!resolve_locked(timeline, p->stamp0) || !resolve_locked(timeline, p->stamp1)) {
+        if (!brg_timeline_resolve_locked(timeline, p->stamp0) ||
+            !brg_timeline_resolve_locked(timeline, p->stamp1)) {
             timeline->pending[kept++] = *p;
             continue;
         }
@@ -234,12 +226,15 @@ void brg_timeline_harvest(brg_timeline *timeline, int rebase)
             p->record.t1_ns = timeline->stamps[p->stamp1].ns;
         if (p->record.t1_ns < p->record.t0_ns) /* two clocks, rounding */
             p->record.t0_ns = p->record.t1_ns;
-        brg_ring_put(timeline->ring, &p->record);
-        unref_locked(timeline, p->stamp0);
-        unref_locked(timeline, p->stamp1);
+        if (is_lost(timeline, p->stamp0) || is_lost(timeline, p->stamp1))
+            brg_ring_drop(timeline->ring, 1);
+        else
+            brg_ring_put(timeline->ring, &p->record);
+        brg_timeline_unref_locked(timeline, p->stamp0);
+        brg_timeline_unref_locked(timeline, p->stamp1);
     }
     timeline->num_pending = kept;
-    rebase_locked(timeline, rebase);
+    brg_timeline_rebase_locked(timeline, rebase);
     pthread_mutex_unlock(&timeline->lock);
 }
 
@@ -253,7 +248,7 @@ void brg_timeline_open_span(brg_timeline *timeline, const brg_rec *record, brg_s
     for (int i = 0; i < MAX_OPEN_SPANS; i++) {
         open_span *s = &timeline->open[i];
         if (s->used && s->stream == stream) { /* begun twice: the first one is lost */
-            unref_locked(timeline, s->stamp0);
+            brg_timeline_unref_locked(timeline, s->stamp0);
             brg_ring_drop(timeline->ring, 1);
             slot = s;
             break;
@@ -265,7 +260,7 @@ void brg_timeline_open_span(brg_timeline *timeline, const brg_rec *record, brg_s
         *slot = (open_span){.used = true, .stream = stream, .record = *record, .stamp0 = begin};
         slot->record.step = timeline->step;
     } else {
-        unref_locked(timeline, begin);
+        brg_timeline_unref_locked(timeline, begin);
         brg_ring_drop(timeline->ring, 1);
     }
     pthread_mutex_unlock(&timeline->lock);

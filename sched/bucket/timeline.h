@@ -10,6 +10,7 @@
 #include "sched/trace/ring.h"
 
 typedef struct brg_timeline brg_timeline;
+typedef struct brg_timeline_graph brg_timeline_graph; /* the records of one captured step */
 
 #define BRG_NO_STAMP (-1)
 
@@ -39,5 +40,25 @@ bool brg_timeline_close_span(brg_timeline *timeline, brg_stream stream); /* fals
 /* The step that records belong to from now on. */
 void brg_timeline_set_step(brg_timeline *timeline, uint32_t step);
 uint32_t brg_timeline_step(const brg_timeline *timeline);
+
+/* Captured steps (timeline_graph.c). NULL graphs, which go with NULL time lines, are accepted by
+ * all. Between capture_begin and capture_end stamps on streams that are being captured become nodes
+ * of the graph. */
+
+/* `stream` is not being captured yet. */
+brg_status brg_timeline_graph_create(brg_timeline *timeline, brg_stream stream,
+                                     brg_timeline_graph **graph);
+/* The graph must not be running. */
+void brg_timeline_graph_destroy(brg_timeline_graph *graph);
+void brg_timeline_capture_begin(brg_timeline *timeline, brg_timeline_graph *graph);
+/* All of the capture has joined `stream`. */
+brg_status brg_timeline_capture_end(brg_timeline *timeline, brg_stream stream);
+
+/* Call right before and after each launch of the graph on `stream`. The records come out with their
+ * step numbers raised by steps_later. The two stamps are those of the capture and become those of
+ * this replay, with one reference each. */
+brg_status brg_timeline_graph_prepare(brg_timeline_graph *graph, brg_stream stream);
+brg_status brg_timeline_graph_launched(brg_timeline_graph *graph, brg_stream stream,
+                                       uint32_t steps_later, int *step_stamp, int *end_stamp);
 
 #endif

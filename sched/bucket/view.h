@@ -89,6 +89,23 @@ brg_status brg_sched_sum_experts_over_ranks(brg_scheduler *sched, double *values
 brg_status brg_sched_begin_step(brg_scheduler *sched, brg_stream stream);
 brg_status brg_sched_end_step(brg_scheduler *sched, brg_stream stream);
 
+/* What an owner of groups does around captures and replays of its scheduler's steps, which must not
+ * wait for events that were recorded outside of them. The functions are called on the caller's
+ * thread and do not wait for the device. */
+typedef struct brg_graph_hook {
+    /* Before a capture, at its end (in it) and before each launch: `stream` waits for the owner's
+     * work on other streams, which the owner then forgets. */
+    brg_status (*join)(void *owner, brg_stream stream);
+    /* After a capture and after each launch: the owner's last work is now on `stream`. */
+    brg_status (*leave)(void *owner, brg_stream stream);
+    void *owner;
+    struct brg_graph_hook *next;
+} brg_graph_hook;
+void brg_sched_add_graph_hook(brg_scheduler *sched, brg_graph_hook *hook);
+void brg_sched_remove_graph_hook(brg_scheduler *sched, brg_graph_hook *hook);
+/* BRG_ERR_STATE, naming the function, during a capture: for what waits for the device. */
+brg_status brg_sched_refuse_in_capture(const brg_scheduler *sched, const char *function);
+
 /* The parts of a context that optimizers use. */
 
 /* CUDA's current device belongs to the thread, and what a thread launches, records and creates goes

@@ -99,6 +99,14 @@ static void look(brg_watchdog *watchdog, bool for_stuck)
     pthread_mutex_unlock(&watchdog->lock);
 }
 
+void brg_watchdog_forget(brg_watchdog *watchdog)
+{
+    pthread_mutex_lock(&watchdog->lock);
+    for (brg_watch_slot *slot = watchdog->slots; slot; slot = slot->next)
+        atomic_store(&slot->issued_ns, 0);
+    pthread_mutex_unlock(&watchdog->lock);
+}
+
 void brg_watchdog_look(brg_watchdog *watchdog)
 {
     look(watchdog, false);

@@ -32,6 +32,9 @@ void brg_watchdog_remove(brg_watchdog *watchdog, brg_watch_slot *slot);
  */
 void brg_watch_issued(brg_watch_slot *slot, uint64_t first_op, uint64_t last_op);
 
+/* Nothing is under way any more; returns when no event is being asked for. */
+void brg_watchdog_forget(brg_watchdog *watchdog);
+
 /* Looks for errors of the communicator now, on the caller's thread. Never blocks on the device. */
 void brg_watchdog_look(brg_watchdog *watchdog);
 

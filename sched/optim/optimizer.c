@@ -18,6 +18,27 @@ brg_status brg_optim_option(const char *optimizer, const char *option, double *v
     return BRG_OK;
 }
 
+/* Around captures and replays; see brg_graph_hook. */
+static brg_status join_graph(void *owner, brg_stream stream)
+{
+    brg_optimizer *optimizer = owner;
+    brg_status status;
+    BRG_TRY(brg_optim_follow(optimizer, stream), out);
+    optimizer->done_recorded = false;
+    if (!optimizer->device->kernels)
+        return BRG_OK;
+    BRG_TRY(brg_kernel_join_sums(optimizer, stream), out);
+    if (!optimizer->children && !brg_optim_capturing(optimizer, stream))
+        BRG_TRY(brg_optim_refresh_lr(optimizer, stream), out);
+out:
+    return status;
+}
+
+static brg_status leave_graph(void *owner, brg_stream stream)
+{
+    return brg_optim_record(owner, stream);
+}
+
 brg_status brg_optim_init_common(brg_optimizer *optimizer, const brg_optim_class *class,
                                  brg_scheduler *sched)
 {
@@ -26,6 +47,9 @@ brg_status brg_optim_init_common(brg_optimizer *optimizer, const brg_optim_class
     optimizer->ctx = brg_sched_context(sched);
     optimizer->device = brg_context_device_tables(optimizer->ctx);
     pthread_mutex_init(&optimizer->jobs_lock, NULL);
+    optimizer->graph_hook =
+        (brg_graph_hook){.join = join_graph, .leave = leave_graph, .owner = optimizer};
+    brg_sched_add_graph_hook(sched, &optimizer->graph_hook);
     optimizer->grad_scale = 1;
     BRG_ON_DEVICE(optimizer->ctx);
     const brg_runtime *rt = optimizer->device->rt;
@@ -173,6 +197,7 @@ void brg_optimizer_destroy(brg_optimizer *optimizer)
     brg_kernel_state_destroy(optimizer); /* before the groups go: it is called with them */
     for (int i = 0; i < optimizer->num_claimed; i++)
         brg_sched_release_group(optimizer->sched, optimizer->groups[i], optimizer);
+    brg_sched_remove_graph_hook(optimizer->sched, &optimizer->graph_hook);
     if (optimizer->class->destroy)
         optimizer->class->destroy(optimizer);
     brg_host_free_jobs(optimizer);

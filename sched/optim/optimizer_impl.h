@@ -102,6 +102,7 @@ struct brg_optimizer {
     brg_stream done_stream;
     bool done_recorded;
     bool done_captured; /* recorded into a graph: nothing outside of it can wait for it */
+    brg_graph_hook graph_hook;
 
     /* Of the optimizer that is given to brg_step(): a chain, or one without a chain. */
     brg_optimizer **children; /* a chain's; an entry is NULL once it has been destroyed */
@@ -176,6 +177,9 @@ brg_status brg_kernel_take_masters(brg_optimizer *member, brg_stream stream);
 /* Updates that `member` of `root` has had; after brg_optim_wait(root). */
 int64_t brg_kernel_num_steps(brg_optimizer *root, const brg_optimizer *member);
 extern const brg_grad_hooks brg_kernel_grad_hooks; /* with the optimizer as their argument */
+
+/* `stream` waits for sums that are being made on a stream of their own. */
+brg_status brg_kernel_join_sums(brg_optimizer *optimizer, brg_stream stream);
 
 /* Stores learning rates that have changed where captured steps read them. Before each replay, on
  * its stream. */

@@ -127,6 +127,7 @@ static brg_status wait_for_root(brg_optimizer *optimizer, const char *call, brg_
     brg_status status = check_usable(optimizer, call);
     if (status != BRG_OK)
         return status;
+    BRG_TRY(brg_sched_refuse_in_capture(optimizer->sched, call), out);
     *root = optimizer->chain ? optimizer->chain : optimizer;
     BRG_TRY(brg_optim_wait(*root), out);
     BRG_TRY(brg_context_status(optimizer->ctx), out);

@@ -145,9 +145,9 @@ static brg_status named_sample(brg_analysis *a, const brg_rec *rec)
     if (!w)
         return BRG_OK;
     uint32_t name = rec->aux < a->trace->nnames ? (uint32_t)rec->aux : 0;
-    uint32_t kind = rec->flags == BRG_COMPUTE_FORWARD || rec->flags == BRG_COMPUTE_BACKWARD
-                        ? rec->flags
-                        : BRG_COMPUTE_OTHER;
+    uint32_t span = rec->flags & (uint32_t)~BRG_REC_GRAPH;
+    uint32_t kind =
+        span == BRG_COMPUTE_FORWARD || span == BRG_COMPUTE_BACKWARD ? span : BRG_COMPUTE_OTHER;
     uint64_t key = rec->kind == BRG_REC_OPTIMIZER ? brg_key(KEY_OPTIMIZER, name)
                    : rec->kind == BRG_REC_NORM    ? brg_key(KEY_NORM, 0)
                                                   : brg_key(KEY_COMPUTE, kind);

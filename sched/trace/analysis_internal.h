@@ -56,6 +56,7 @@ typedef struct brg_window {
     uint64_t t0, t1;
     uint32_t number, stream;
     uint32_t index; /* by time */
+    bool replay;    /* of a graph */
 } brg_window;
 
 typedef struct brg_analysis {

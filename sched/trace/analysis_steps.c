@@ -56,6 +56,8 @@ static brg_status windows_choose(brg_analysis *a, const brg_analysis_options *op
     a->first += warmup;
     report->steps_warmup = (uint32_t)warmup;
     report->steps_used = (uint32_t)(a->end - a->first);
+    for (size_t i = a->first; i < a->end; i++)
+        report->steps_replayed += a->windows[i].replay;
     return BRG_OK;
 }
 
@@ -72,8 +74,11 @@ static brg_status windows_collect(brg_analysis *a)
     for (size_t i = 0; i < trace->nrecs; i++) {
         const brg_rec *rec = &trace->recs[i];
         if (rec->kind == BRG_REC_STEP)
-            a->windows[n++] = (brg_window){
-                .t0 = rec->t0_ns, .t1 = rec->t1_ns, .number = rec->step, .stream = rec->stream};
+            a->windows[n++] = (brg_window){.t0 = rec->t0_ns,
+                                           .t1 = rec->t1_ns,
+                                           .number = rec->step,
+                                           .stream = rec->stream,
+                                           .replay = rec->flags & BRG_REC_GRAPH};
     }
     qsort(a->windows, n, sizeof *a->windows, window_time_compare);
     for (size_t i = 0; i < n; i++)

@@ -52,6 +52,10 @@ typedef enum brg_func {
 /* Flags of BRG_REC_COLLECTIVE. */
 enum { BRG_REC_GROUPED = 1 /* issued in one group call with others that carry the same times */ };
 
+/* A flag of every kind: happened in the replay of a CUDA graph. Times are the device's own; what
+ * only the host knows (the first gradient of a bucket, when a collective was issued) is missing. */
+enum { BRG_REC_GRAPH = 0x8000 };
+
 typedef struct brg_rec {
     uint64_t seq; /* in the file: ticket + 1 when complete, see format.h; callers leave it alone */
     uint64_t t0_ns, t1_ns;

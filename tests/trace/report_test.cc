@@ -101,6 +101,7 @@ TEST(Report, JsonOfKnownSteps)
     EXPECT_EQ(integer(steps, "recorded"), 6);
     EXPECT_EQ(integer(steps, "warmup"), 1);
     EXPECT_EQ(integer(steps, "used"), 5);
+    EXPECT_EQ(integer(steps, "graph_replays"), 0);
     EXPECT_EQ(integer(steps, "step_ns"), 1000000);
     EXPECT_EQ(integer(steps, "compute_ns"), 800000);
     EXPECT_EQ(integer(steps, "communication_ns"), 450000);
@@ -319,6 +320,28 @@ TEST(Report, MissingRanksAreWarnedOf)
     EXPECT_EQ(json_integer_value(json_array_get(json["missing_ranks"], 2)), 3);
     ASSERT_EQ(json_array_size(json["warnings"]), 1u);
     EXPECT_HAS(std::string(json_string_value(json_array_get(json["warnings"], 0))), "0-1, 3");
+}
+
+TEST(Report, ReplaysOfAGraphAreStepsLikeOthers)
+{
+    TempDir dir;
+    four_ranks(dir, [](TraceBuilder &t, uint32_t) {
+        for (brg_rec &rec : t.recs_)
+            if (rec.step >= 3) {
+                rec.flags |= BRG_REC_GRAPH;
+                if (rec.kind == BRG_REC_COLLECTIVE)
+                    rec.aux = 0; /* when it was issued is not known */
+            }
+    });
+    CommandResult result = brigade({"report", dir.path()});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out,
+               "5 of 6 steps (left out: 1 warm-up, 0 incomplete), 3 replays of a graph");
+    Json json(brigade({"report", dir.path(), "--json"}).out);
+    EXPECT_EQ(integer(json["steps"], "graph_replays"), 3);
+    EXPECT_EQ(integer(json["steps"], "compute_ns"), 800000);
+    EXPECT_EQ(integer(json["steps"], "exposed_ns"), 200000);
+    EXPECT_EQ(integer(json["replay"], "exposed_ns"), 200000);
 }
 
 TEST(Report, KilledAndLossyTraces)

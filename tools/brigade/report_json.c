@@ -66,12 +66,13 @@ static json_t *steps_json(const brg_rank_report *data)
 {
     const brg_partition *p = &data->typical;
     json_t *steps = json_pack(
-        "{s:i,s:i,s:i,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I}", "recorded", (int)data->steps_recorded,
+        "{s:i,s:i,s:i,s:i,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I}", "recorded", (int)data->steps_recorded,
         "warmup", (int)data->steps_warmup, "incomplete", (int)data->steps_incomplete, "used",
-        (int)data->steps_used, "compute_recorded", data->compute_recorded, "step_ns",
-        (json_int_t)p->step_ns, "compute_ns", (json_int_t)p->compute_ns, "communication_ns",
-        (json_int_t)p->communication_ns, "overlapped_ns", (json_int_t)p->overlapped_ns,
-        "exposed_ns", (json_int_t)p->exposed_ns, "idle_ns", (json_int_t)p->idle_ns);
+        (int)data->steps_used, "graph_replays", (int)data->steps_replayed, "compute_recorded",
+        data->compute_recorded, "step_ns", (json_int_t)p->step_ns, "compute_ns",
+        (json_int_t)p->compute_ns, "communication_ns", (json_int_t)p->communication_ns,
+        "overlapped_ns", (json_int_t)p->overlapped_ns, "exposed_ns", (json_int_t)p->exposed_ns,
+        "idle_ns", (json_int_t)p->idle_ns);
     json_t *distribution =
         json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "step_ns", stat_ns(&data->step), "compute_ns",
                   stat_ns(&data->compute), "communication_ns", stat_ns(&data->communication),

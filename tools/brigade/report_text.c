@@ -53,6 +53,8 @@ static void heading(const report *r)
     if (data->steps_warmup || data->steps_incomplete)
         printf(" (left out: %u warm-up, %u incomplete)", data->steps_warmup,
                data->steps_incomplete);
+    if (data->steps_replayed)
+        printf(", %u replays of a graph", data->steps_replayed);
     printf("\n\n");
 }
 
