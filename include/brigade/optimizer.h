@@ -107,7 +107,8 @@ typedef struct brg_muon_options {
     brg_ns_precision ns_precision;
     brg_ns_algorithm ns_algorithm;
     const int *ns_restarts; /**< BRG_NS_GRAM: steps (1 to num_steps - 1) before which the Gram
-                               matrix is formed anew; copied; NULL: chosen for the coefficients */
+                               matrix is formed anew; copied; NULL: chosen for the coefficients.
+                               The host device checks all of ns_* and uses none */
     int num_ns_restarts;
 } brg_muon_options;
 
@@ -136,7 +137,8 @@ BRG_API brg_status brg_muon_create(brg_scheduler *sched, const brg_muon_options 
 
 /** Chains @p num_children optimizers of one scheduler: one gradient norm and one clip factor over
  * all, then each child in order. Every bucket group must be owned by exactly one child.
- * @param children borrowed; destroy the chain before them. The array is copied. */
+ * @param children borrowed; destroy the chain before them. The array is copied. On the device
+ *        `cuda` at most 16. */
 BRG_API brg_status brg_chain_create(brg_optimizer *const *children, int num_children,
                                     const brg_chain_options *options, brg_optimizer **chain);
 
@@ -155,7 +157,10 @@ BRG_API brg_status brg_muon_set_row_split(brg_optimizer *optimizer, int param,
                                           int num_blocks);
 
 /** One optimizer step on @p stream after brg_finish_grad_sync(): gradient norm, clip factor, then
- * each child's update and the gather of its buckets. Does not block. */
+ * each child's update and the gather of its buckets. Does not block, except that on the device
+ * `cuda` the first step of a Muon, and the first after brg_muon_set_row_split(), makes its
+ * workspace and may tune. There the norm is of the gradients as brg_finish_grad_sync() left them;
+ * on the host as they are when the step runs. */
 BRG_API brg_status brg_step(brg_optimizer *optimizer, brg_stream stream);
 
 /** Starts the gather of exactly those bucket groups that @p optimizer owns, after the work now on

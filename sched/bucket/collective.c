@@ -148,10 +148,11 @@ static bool is_captured(const brg_context *ctx)
            rt->stream_is_capturing(ctx->comm_stream, &capturing) == BRG_RT_OK && capturing;
 }
 
-/* `stream` -> comm_stream -> `stream`. */
+/* `stream` -> comm_stream -> `stream`, which may be comm_stream itself. */
 static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream stream)
 {
     const brg_runtime *rt = ctx->device.rt;
+    bool hop = stream != ctx->comm_stream;
     void *done = NULL;
     brg_rec record = {.kind = BRG_REC_COLLECTIVE,
                       .func = call->kind == ALL_REDUCE ? BRG_FUNC_ALL_REDUCE : BRG_FUNC_BROADCAST,
@@ -166,7 +167,8 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
     if (status != BRG_OK)
         return status;
     pthread_mutex_lock(&ctx->issue_lock);
-    BRG_TRY(brg_context_follow_locked(ctx, stream, ctx->relay_event), unlock);
+    if (hop)
+        BRG_TRY(brg_context_follow_locked(ctx, stream, ctx->relay_event), unlock);
     int begin = brg_timeline_stamp(ctx->timeline, ctx->comm_stream);
     uint64_t issued_ns = ctx->timeline ? brg_now_ns() : 0;
     status = brg_context_nccl(ctx, call_locked(ctx, call), "collective");
@@ -180,7 +182,7 @@ static brg_status relay(brg_context *ctx, const plain_call *call, brg_stream str
         unlock);
     if (!is_captured(ctx)) /* events of a capture must not be asked for */
         brg_watch_issued(&ctx->relay_watch, ctx->num_ops, ctx->num_ops);
-    done = ctx->relay_done;
+    done = hop ? ctx->relay_done : NULL;
 unlock:
     pthread_mutex_unlock(&ctx->issue_lock);
     /* Outside of the lock: on the host's NULL stream this blocks. A later record of the same event,

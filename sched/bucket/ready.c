@@ -61,6 +61,9 @@ brg_status brg_zero_grad(brg_scheduler *sched, brg_stream stream)
     if (ctx->timeline)
         brg_sched_begin_step_record(sched, brg_timeline_stamp(ctx->timeline, stream), false);
     BRG_TRY(brg_sched_follow_grads(sched, stream), out);
+    for (int g = 0; g < sched->num_groups; g++)
+        if (sched->groups[g].hooks)
+            BRG_TRY(sched->groups[g].hooks->overwrite(sched->groups[g].hooks_arg, stream), out);
     for (int i = 0; i < sched->num_buffers; i++)
         BRG_TRY(brg_context_rt(ctx,
                                ctx->device.rt->memset_async(sched->buffers[i].grad, 0,

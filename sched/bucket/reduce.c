@@ -76,6 +76,7 @@ out:
     return status;
 }
 
+/* order_next is already behind the group. */
 static brg_status issue_reduction_locked(brg_scheduler *sched, brg_group *group)
 {
     brg_status status;
@@ -97,6 +98,14 @@ static brg_status issue_reduction_locked(brg_scheduler *sched, brg_group *group)
             out);
     if (sched->instance_ctx)
         BRG_TRY(combine_instances_locked(sched, group), out);
+    if (group->hooks)
+        BRG_TRY(group->hooks->reduced(
+                    group->hooks_arg, group->id,
+                    &(brg_reduced){.done = brg_group_reduced(group),
+                                   .last = sched->order_next == sched->num_groups &&
+                                           group->ctx == sched->ctx && !sched->instance_ctx,
+                                   .comm_stream = sched->ctx->comm_stream}),
+                out);
 out:
     return status;
 }
@@ -171,8 +180,8 @@ static brg_status check_counts(brg_scheduler *sched, bool *changed)
 static brg_status issue_rest_locked(brg_scheduler *sched, brg_stream stream)
 {
     brg_status first = BRG_OK;
-    for (; sched->order_next < sched->num_groups; sched->order_next++) {
-        brg_group *group = &sched->groups[sched->order[sched->order_next]];
+    while (sched->order_next < sched->num_groups) {
+        brg_group *group = &sched->groups[sched->order[sched->order_next++]];
         if (!group->complete && !brg_streams_add(group->streams, stream))
             brg_context_follow_locked(group->ctx, stream, group->ctx->relay_event);
         brg_status status = issue_reduction_locked(sched, group);

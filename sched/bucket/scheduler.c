@@ -319,6 +319,26 @@ out:
     return status;
 }
 
+brg_stream brg_sched_lock(brg_scheduler *sched)
+{
+    brg_sched_lock_issue(sched);
+    return sched->ctx->comm_stream;
+}
+
+void brg_sched_unlock(brg_scheduler *sched)
+{
+    brg_sched_unlock_issue(sched);
+}
+
+void brg_sched_set_grad_hooks(brg_scheduler *sched, int group, const brg_grad_hooks *hooks,
+                              void *arg)
+{
+    brg_sched_lock(sched);
+    sched->groups[group].hooks = hooks;
+    sched->groups[group].hooks_arg = arg;
+    brg_sched_unlock(sched);
+}
+
 brg_status brg_sched_follow_grads(brg_scheduler *sched, brg_stream stream)
 {
     if (!sched->grads_recorded || sched->grads_stream == stream)

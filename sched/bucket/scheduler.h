@@ -61,7 +61,9 @@ typedef struct brg_group {
     bool layerwise;
     const int *params; /* registration indices */
     int num_params;
-    const void *owner; /* optimizer */
+    const void *owner;           /* optimizer */
+    const brg_grad_hooks *hooks; /* of the owner, may be NULL; issue_lock */
+    void *hooks_arg;
 
     /* gradients */
     int expected;                         /* contributions per step, learned */

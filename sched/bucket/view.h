@@ -39,12 +39,38 @@ void brg_sched_release_group(brg_scheduler *sched, int group, const void *owner)
 const void *brg_sched_group_owner(const brg_scheduler *sched, int group);
 bool brg_sched_group_layerwise(const brg_scheduler *sched, int group);
 
+/* A group's reduction that has just been put on a stream, with `done` recorded behind it. */
+typedef struct brg_reduced {
+    void *done;             /* event */
+    brg_stream comm_stream; /* of the scheduler's context */
+    bool last;              /* of this step, and on comm_stream: what is put there next does not
+                               hold up another reduction */
+} brg_reduced;
+
+/* What the owner of a group wants to be called for. May only put work on streams.
+ * reduced: in every step right after the group's reduction has been launched, under the lock that
+ * orders collectives, on the thread that launched it. overwrite: when brg_zero_grad() is about to
+ * zero the group's gradients on `stream`. */
+typedef struct brg_grad_hooks {
+    brg_status (*reduced)(void *arg, int group, const brg_reduced *reduced);
+    brg_status (*overwrite)(void *arg, brg_stream stream);
+} brg_grad_hooks;
+/* hooks NULL: none (any more; no call is running). */
+void brg_sched_set_grad_hooks(brg_scheduler *sched, int group, const brg_grad_hooks *hooks,
+                              void *arg);
+
+/* For work on comm_stream itself: between lock and unlock the collectives of this rank stand
+ * still. Blocks no longer than other threads need to put collectives on the stream. */
+brg_stream brg_sched_lock(brg_scheduler *sched); /* returns comm_stream */
+void brg_sched_unlock(brg_scheduler *sched);
+
 /* Gathers the given groups after the work now on `stream`; see
  * start_param_sync_for_bucket_group_subset(). */
 brg_status brg_sched_start_param_sync(brg_scheduler *sched, const int *groups, int num_groups,
                                       brg_stream stream);
 
-/* Sums `count` doubles over the ranks, in place, asynchronously on `stream`; does nothing where
+/* Sums `count` doubles over the ranks, in place, asynchronously on `stream` (that of the
+ * collectives itself: without a detour); does nothing where
  * every rank already holds all gradients (all-reduce mode, one rank). */
 brg_status brg_sched_sum_over_ranks(brg_scheduler *sched, double *values, int count,
                                     brg_stream stream);

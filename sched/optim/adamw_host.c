@@ -11,10 +11,13 @@
 #include <float.h>
 #include <math.h>
 
+#include "sched/half.h"
 #include "sched/optim/convert.h"
 #include "sched/optim/kernels.h"
+#include "sched/optim/remainder.h"
 
 enum { CHUNK = 512 };
+#define MAX_BF16 0x1.fep+127f
 
 typedef struct factors {
     double grad_scale, beta1, beta2, grad1, grad2, correction1, correction2, eps, decay, lr;
@@ -44,7 +47,27 @@ static void update(const factors *f, size_t numel, const float *restrict g, floa
     }
 }
 
-void brg_adamw_host(const brg_update_target *target, float *m, float *v, int64_t step,
+/* Elements [start, start + count) of the precision-aware form: expanded to float32, updated, put
+ * back. Bit by bit the same masters as with float32 moments of the same values. */
+static void update_compact(const factors *f, const brg_update_target *target, uint16_t *m,
+                           uint16_t *v, size_t start, size_t count, const float *g)
+{
+    float p[CHUNK], m1[CHUNK], v1[CHUNK];
+    uint16_t *weights = (uint16_t *)target->param + start, *low = target->low + start;
+    for (size_t i = 0; i < count; i++)
+        p[i] = brg_float_of_bits(brg_remainder_join(weights[i], low[i]));
+    brg_load_f32(m1, m, BRG_BFLOAT16, start, count);
+    brg_load_f32(v1, v, BRG_BFLOAT16, start, count);
+    update(f, count, g, p, m1, v1);
+    for (size_t i = 0; i < count; i++)
+        brg_remainder_split(brg_bits_of_float(p[i]), &weights[i], &low[i]);
+    brg_store_f32(m, BRG_BFLOAT16, start, m1, count);
+    for (size_t i = 0; i < count; i++) /* the largest float32 would round to infinity */
+        v1[i] = v1[i] > MAX_BF16 ? MAX_BF16 : v1[i];
+    brg_store_f32(v, BRG_BFLOAT16, start, v1, count);
+}
+
+void brg_adamw_host(const brg_update_target *target, void *m, void *v, int64_t step,
                     double grad_scale, const brg_adamw_hyper *hyper)
 {
     const factors f = {
@@ -63,7 +86,11 @@ void brg_adamw_host(const brg_update_target *target, float *m, float *v, int64_t
     for (size_t start = 0; start < target->numel; start += CHUNK) {
         size_t count = target->numel - start < CHUNK ? target->numel - start : CHUNK;
         const float *g = brg_load_f32(buffer, target->grad, target->grad_dtype, start, count);
-        update(&f, count, g, target->master + start, m + start, v + start);
+        if (target->low) {
+            update_compact(&f, target, m, v, start, count, g);
+            continue;
+        }
+        update(&f, count, g, target->master + start, (float *)m + start, (float *)v + start);
         if (target->param != target->master)
             brg_store_f32(target->param, target->param_dtype, start, target->master + start, count);
     }

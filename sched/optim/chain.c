@@ -63,6 +63,7 @@ brg_status brg_chain_create(brg_optimizer *const *children, int num_children,
     brg_chain_options o = {0};
     BRG_TRY(brg_options_copy("chain", &o, sizeof o, options), fail);
     BRG_TRY(brg_optim_option("chain", "max_grad_norm", &o.max_grad_norm, 0, 0, INFINITY), fail);
+    BRG_TRY(brg_optim_option("chain", "grad_scale", &o.grad_scale, 1, 1e-300, INFINITY), fail);
     BRG_TRY(check_children(children, num_children), fail);
     BRG_TRY(check_groups(children, num_children), fail);
     made = calloc(1, sizeof *made);
@@ -70,6 +71,7 @@ brg_status brg_chain_create(brg_optimizer *const *children, int num_children,
         return brg_fail(BRG_ERR_NO_MEMORY, "chain: no memory");
     BRG_TRY(brg_optim_init_common(made, &chain_class, children[0]->sched), fail);
     made->max_grad_norm = o.max_grad_norm;
+    made->grad_scale = o.grad_scale;
     made->apply_non_finite = o.apply_non_finite != 0;
     made->children = calloc((size_t)num_children, sizeof *made->children);
     if (!made->children) {
@@ -78,6 +80,8 @@ brg_status brg_chain_create(brg_optimizer *const *children, int num_children,
     }
     memcpy(made->children, children, (size_t)num_children * sizeof *children);
     made->num_children = num_children;
+    if (made->device->kernels)
+        BRG_TRY(brg_kernel_state_create(made), fail);
     for (int i = 0; i < num_children; i++)
         made->children[i]->chain = made;
     *chain = made;

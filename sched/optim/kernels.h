@@ -20,11 +20,12 @@ extern "C" {
 
 /* What one update reads and writes. */
 typedef struct brg_update_target {
-    float *master; /* float32 values that are updated */
+    float *master; /* float32 values that are updated; NULL with `low` */
     void *param;   /* gets the masters in param_dtype; equal to master for float32 */
     const void *grad;
     brg_dtype param_dtype, grad_dtype;
     size_t numel;
+    uint16_t *low; /* precision-aware AdamW: low halves of the masters; see remainder.h */
 } brg_update_target;
 
 /* Sum of squares in float64, in an order that depends on `numel` alone. */
@@ -34,8 +35,9 @@ typedef struct brg_adamw_hyper {
     double lr, beta1, beta2, eps, weight_decay;
 } brg_adamw_hyper;
 
-/* Step `step` (1 is the first) of AdamW; m and v are its two moments, `numel` elements each. */
-void brg_adamw_host(const brg_update_target *target, float *m, float *v, int64_t step,
+/* Step `step` (1 is the first) of AdamW; m and v are its two moments, `numel` elements each:
+ * float32, with target->low bfloat16, and the parameters bfloat16 too. */
+void brg_adamw_host(const brg_update_target *target, void *m, void *v, int64_t step,
                     double grad_scale, const brg_adamw_hyper *hyper);
 
 typedef struct brg_sgd_hyper {

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The common part of optimizers: options, ownership of bucket groups, slots and their memory. */
+/* The common part of optimizers: options, ownership of bucket groups, order on streams. */
 #include "sched/optim/optimizer_impl.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "sched/optim/convert.h"
-
-enum { ALIGN_FLOATS = 16 }; /* a cache line */
 
 brg_status brg_optim_option(const char *optimizer, const char *option, double *value,
                             double fallback, double lowest, double limit)
@@ -27,9 +22,15 @@ brg_status brg_optim_option(const char *optimizer, const char *option, double *v
 static brg_status join_graph(void *owner, brg_stream stream)
 {
     brg_optimizer *optimizer = owner;
-    brg_status status = brg_optim_follow(optimizer, stream);
-    if (status == BRG_OK)
-        optimizer->done_recorded = false;
+    brg_status status;
+    BRG_TRY(brg_optim_follow(optimizer, stream), out);
+    optimizer->done_recorded = false;
+    if (!optimizer->device->kernels)
+        return BRG_OK;
+    BRG_TRY(brg_kernel_join_sums(optimizer, stream), out);
+    if (!optimizer->children && !brg_optim_capturing(optimizer, stream))
+        BRG_TRY(brg_optim_refresh_lr(optimizer, stream), out);
+out:
     return status;
 }
 
@@ -49,11 +50,12 @@ brg_status brg_optim_init_common(brg_optimizer *optimizer, const brg_optim_class
     optimizer->graph_hook =
         (brg_graph_hook){.join = join_graph, .leave = leave_graph, .owner = optimizer};
     brg_sched_add_graph_hook(sched, &optimizer->graph_hook);
+    optimizer->grad_scale = 1;
+    BRG_ON_DEVICE(optimizer->ctx);
     const brg_runtime *rt = optimizer->device->rt;
-    if (strcmp(rt->name, "host") != 0)
-        return brg_fail(BRG_ERR_UNSUPPORTED,
-                        "%s: this build has no optimizer kernels for device %s", class->name,
-                        rt->name);
+    if (strcmp(rt->name, "host") != 0 && !optimizer->device->kernels)
+        return brg_fail(BRG_ERR_UNSUPPORTED, "%s: there are no optimizer kernels for device %s",
+                        class->name, rt->name);
     return brg_rt_status(optimizer->device,
                          rt->event_create(&optimizer->done, BRG_EVENT_DISABLE_TIMING),
                          "optimizer: event_create");
@@ -108,117 +110,41 @@ static brg_status claim_groups(brg_optimizer *optimizer)
     return BRG_OK;
 }
 
-static bool owns_group(const brg_optimizer *optimizer, int group)
+bool brg_optim_owns_group(const brg_optimizer *optimizer, int group)
 {
     return optimizer->num_groups > 0 &&
            bsearch(&group, optimizer->groups, (size_t)optimizer->num_groups, sizeof group,
                    by_value);
 }
 
-static size_t padded(int64_t numel)
-{
-    return ((size_t)numel + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
-}
-
-/* Counts slots and floats of memory; with `memory` fills the slots as well. */
-static brg_status lay_out_slots(brg_optimizer *optimizer, bool fill, int *num_slots,
-                                size_t *num_floats)
-{
-    *num_slots = 0;
-    *num_floats = 0;
-    for (int b = 0; b < brg_scheduler_num_buckets(optimizer->sched); b++) {
-        const brg_bucket_view *view = brg_sched_view(optimizer->sched, b);
-        if (!owns_group(optimizer, view->group))
-            continue;
-        if (!brg_dtype_is_trainable(view->param_dtype) || !brg_dtype_is_trainable(view->grad_dtype))
-            return brg_fail(
-                BRG_ERR_UNSUPPORTED,
-                "%s: bucket %d has %s parameters and %s gradients, expected fp32, fp16 or "
-                "bf16",
-                optimizer->class->name, b, brg_dtype_str(view->param_dtype),
-                brg_dtype_str(view->grad_dtype));
-        size_t param_bytes = brg_dtype_bytes(view->param_dtype);
-        size_t grad_bytes = brg_dtype_bytes(view->grad_dtype);
-        bool own_master = view->param_dtype != BRG_FLOAT32;
-        for (int s = 0; s < view->num_segments; s++) {
-            const brg_segment *segment = &view->segments[s];
-            size_t stride = padded(segment->numel);
-            if (fill) {
-                brg_optim_slot *slot = &optimizer->slots[*num_slots];
-                float *memory = optimizer->memory + *num_floats;
-                slot->param = segment->param;
-                slot->param_start = segment->param_start;
-                slot->target.param =
-                    (char *)view->param_base + (size_t)segment->offset * param_bytes;
-                slot->target.grad =
-                    (const char *)view->grad_base + (size_t)segment->offset * grad_bytes;
-                slot->target.param_dtype = view->param_dtype;
-                slot->target.grad_dtype = view->grad_dtype;
-                slot->target.numel = (size_t)segment->numel;
-                slot->target.master = own_master ? memory + (size_t)optimizer->num_states * stride
-                                                 : slot->target.param;
-                for (int i = 0; i < optimizer->num_states; i++)
-                    slot->states[i] = memory + (size_t)i * stride;
-            }
-            if (*num_slots == INT_MAX ||
-                __builtin_mul_overflow(stride, (size_t)(optimizer->num_states + own_master),
-                                       &stride) ||
-                __builtin_add_overflow(*num_floats, stride, num_floats))
-                return brg_fail(BRG_ERR_NO_MEMORY, "%s: too much state", optimizer->class->name);
-            (*num_slots)++;
-        }
-    }
-    return BRG_OK;
-}
-
-static brg_status make_slots(brg_optimizer *optimizer)
-{
-    const char *name = optimizer->class->name;
-    int num_slots = 0;
-    size_t num_floats = 0, bytes = 0;
-    brg_status status = lay_out_slots(optimizer, false, &num_slots, &num_floats);
-    if (status != BRG_OK)
-        return status;
-    if (__builtin_mul_overflow(num_floats, sizeof(float), &bytes))
-        return brg_fail(BRG_ERR_NO_MEMORY, "%s: too much state", name);
-    optimizer->slots = calloc((size_t)num_slots + 1, sizeof *optimizer->slots);
-    optimizer->memory = bytes > 0 ? aligned_alloc(ALIGN_FLOATS * sizeof(float), bytes) : NULL;
-    if (!optimizer->slots || (bytes > 0 && !optimizer->memory))
-        return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu bytes of state", name, bytes);
-    if (bytes > 0)
-        memset(optimizer->memory, 0,
-               bytes); /* also brings the pages in now, not in the first step */
-    status = lay_out_slots(optimizer, true, &optimizer->num_slots, &num_floats);
-    return status;
-}
-
-brg_status brg_optim_init(brg_optimizer *optimizer, const brg_optim_class *class,
-                          brg_scheduler *sched, const int *groups, int num_groups, bool layerwise,
-                          int num_states)
+brg_status brg_optim_init(brg_optimizer *optimizer, brg_scheduler *sched,
+                          const brg_optim_traits *traits)
 {
     brg_status status;
-    optimizer->num_states = num_states;
-    BRG_TRY(brg_optim_init_common(optimizer, class, sched), out);
-    BRG_TRY(choose_groups(optimizer, groups, num_groups, layerwise), out);
+    optimizer->num_states = traits->num_states;
+    optimizer->precision_aware = traits->precision_aware;
+    BRG_TRY(brg_optim_init_common(optimizer, traits->class, sched), out);
+    BRG_TRY(choose_groups(optimizer, traits->groups, traits->num_groups, traits->layerwise), out);
     BRG_TRY(claim_groups(optimizer), out);
-    BRG_TRY(make_slots(optimizer), out);
+    BRG_TRY(brg_optim_make_state(optimizer), out);
+    if (optimizer->device->kernels)
+        BRG_TRY(brg_kernel_state_create(optimizer), out);
 out:
     return status;
 }
 
-void brg_optim_take_masters(brg_optimizer *optimizer)
+bool brg_optim_capturing(const brg_optimizer *optimizer, brg_stream stream)
 {
-    for (int i = 0; i < optimizer->num_slots; i++) {
-        const brg_update_target *target = &optimizer->slots[i].target;
-        if (target->param_dtype != BRG_FLOAT32)
-            brg_load_f32(target->master, target->param, target->param_dtype, 0, target->numel);
-    }
-    optimizer->masters_taken = true;
+    const brg_runtime *rt = optimizer->device->rt;
+    int capturing = 0;
+    return rt->stream_is_capturing && rt->stream_is_capturing(stream, &capturing) == BRG_RT_OK &&
+           capturing;
 }
 
 brg_status brg_optim_follow(brg_optimizer *optimizer, brg_stream stream)
 {
-    if (!optimizer->done_recorded || optimizer->done_stream == stream)
+    if (!optimizer->done_recorded || optimizer->done_stream == stream ||
+        optimizer->done_captured != brg_optim_capturing(optimizer, stream))
         return BRG_OK;
     return brg_rt_status(optimizer->device,
                          optimizer->device->rt->stream_wait_event(stream, optimizer->done),
@@ -233,13 +159,14 @@ brg_status brg_optim_record(brg_optimizer *optimizer, brg_stream stream)
     if (status == BRG_OK) {
         optimizer->done_recorded = true;
         optimizer->done_stream = stream;
+        optimizer->done_captured = brg_optim_capturing(optimizer, stream);
     }
     return status;
 }
 
 brg_status brg_optim_wait(brg_optimizer *optimizer)
 {
-    if (!optimizer->done_recorded)
+    if (!optimizer->done_recorded || optimizer->done_captured)
         return BRG_OK;
     return brg_rt_status(optimizer->device,
                          optimizer->device->rt->event_synchronize(optimizer->done),
@@ -257,6 +184,7 @@ void brg_optimizer_destroy(brg_optimizer *optimizer)
 {
     if (!optimizer)
         return;
+    BRG_ON_DEVICE(optimizer->ctx);
     if (optimizer->chain) /* against the documentation: the chain must not touch it again */
         wait_before_free(optimizer->chain);
     wait_before_free(optimizer);
@@ -266,18 +194,18 @@ void brg_optimizer_destroy(brg_optimizer *optimizer)
     for (int i = 0; i < optimizer->num_children; i++)
         if (optimizer->children[i])
             optimizer->children[i]->chain = NULL;
+    brg_kernel_state_destroy(optimizer); /* before the groups go: it is called with them */
     for (int i = 0; i < optimizer->num_claimed; i++)
         brg_sched_release_group(optimizer->sched, optimizer->groups[i], optimizer);
     brg_sched_remove_graph_hook(optimizer->sched, &optimizer->graph_hook);
     if (optimizer->class->destroy)
         optimizer->class->destroy(optimizer);
-    brg_optim_free_jobs(optimizer);
+    brg_host_free_jobs(optimizer);
+    brg_optim_free_state(optimizer);
     if (optimizer->done)
         optimizer->device->rt->event_destroy(optimizer->done);
     pthread_mutex_destroy(&optimizer->jobs_lock);
     free(optimizer->children);
     free(optimizer->groups);
-    free(optimizer->slots);
-    free(optimizer->memory);
     free(optimizer);
 }

@@ -21,7 +21,29 @@ static void update(brg_optimizer *optimizer, double lr, double grad_scale)
     }
 }
 
-static const brg_optim_class sgd_class = {.name = "sgd", .update = update};
+static brg_status launch(brg_optimizer *optimizer, const brg_step_state *step, brg_stream stream)
+{
+    const brg_sgd_hyper *hyper = &((const sgd *)optimizer)->hyper;
+    const brg_device *device = optimizer->device;
+    brg_status status = BRG_OK;
+    for (int i = 0, count; i < optimizer->num_ranges && status == BRG_OK; i += count) {
+        count = brg_optim_same_types(optimizer, i);
+        const brg_sgd_args args = {
+            .state = step,
+            .hyper = optimizer->kernel.hyper,
+            .momentum = (float)hyper->momentum,
+            .weight_decay = (float)hyper->weight_decay,
+            .param_dtype = (int32_t)optimizer->ranges[i].param_dtype,
+            .grad_dtype = (int32_t)optimizer->ranges[i].grad_dtype,
+            .num_ranges = count,
+            .ranges = &optimizer->updates[i],
+        };
+        status = brg_rt_status(device, device->kernels->sgd(&args, stream), "sgd");
+    }
+    return status;
+}
+
+static const brg_optim_class sgd_class = {.name = "sgd", .update = update, .launch = launch};
 
 static brg_status read_options(const brg_sgd_options *from, brg_sgd_options *o)
 {
@@ -51,9 +73,12 @@ brg_status brg_sgd_create(brg_scheduler *sched, const brg_sgd_options *options,
         return brg_fail(BRG_ERR_NO_MEMORY, "sgd: no memory");
     made->hyper = (brg_sgd_hyper){o.lr, o.momentum, o.weight_decay};
     made->base.lr = o.lr;
-    int num_states = o.momentum > 0 ? 1 : 0;
-    status =
-        brg_optim_init(&made->base, &sgd_class, sched, o.groups, o.num_groups, false, num_states);
+    made->base.weight_decay = o.weight_decay;
+    status = brg_optim_init(&made->base, sched,
+                            &(brg_optim_traits){.class = &sgd_class,
+                                                .groups = o.groups,
+                                                .num_groups = o.num_groups,
+                                                .num_states = o.momentum > 0 ? 1 : 0});
     if (status != BRG_OK) {
         brg_optimizer_destroy(&made->base);
         return status;

@@ -30,22 +30,23 @@ extern "C" {
     } while (0)
 
 inline void run_ranks(int world, const std::function<void(int, brg_context *)> &body,
-                      brg_context_options options = {})
+                      brg_context_options options = {}, const brg_device *tables = nullptr,
+                      brg_device_kind device = BRG_DEVICE_HOST)
 {
     brg_unique_id id;
-    ASSERT_OK(brg_unique_id_create(BRG_DEVICE_HOST, &id));
+    ASSERT_OK(brg_unique_id_create(device, &id));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world; rank++)
         threads.emplace_back([&, rank] {
             brg_context_options mine = options;
-            mine.device = BRG_DEVICE_HOST;
+            mine.device = device;
             mine.world_size = world;
             mine.rank = mine.local_rank = rank;
             mine.unique_id = &id;
             if (!mine.trace_dir)
                 mine.trace_dir = "";
             brg_context *ctx = nullptr;
-            EXPECT_OK(brg_context_open(&mine, &ctx));
+            EXPECT_OK(brg_context_open_on(tables, &mine, &ctx));
             if (ctx)
                 body(rank, ctx);
             brg_context_close(ctx);

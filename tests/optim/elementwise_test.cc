@@ -14,7 +14,7 @@ namespace
 
 brg_update_target target_of(std::vector<float> &p, const std::vector<float> &g)
 {
-    return {p.data(), p.data(), g.data(), BRG_FLOAT32, BRG_FLOAT32, p.size()};
+    return {p.data(), p.data(), g.data(), BRG_FLOAT32, BRG_FLOAT32, p.size(), nullptr};
 }
 
 /* Elements with their own magnitude over many decades, as gradients have. */
@@ -138,7 +138,8 @@ TEST_P(Sixteen, MastersAndRoundedParameters)
         std::vector<float> g = ref::gaussian(numel, rng), master0 = master, m0 = m, v0 = v;
         brg_store_f32(grad_memory.data(), grad_dtype, 0, g.data(), numel);
         brg_update_target target = {master.data(), param_memory.data(), grad_memory.data(),
-                                    param_dtype,   grad_dtype,          numel};
+                                    param_dtype,   grad_dtype,          numel,
+                                    nullptr};
         brg_adamw_host(&target, m.data(), v.data(), t, 1.0, &hyper);
         const float *read = brg_load_f32(buffer.data(), grad_memory.data(), grad_dtype, 0, numel);
         for (size_t i = 0; i < numel; i++) {

@@ -245,7 +245,8 @@ struct MuonRun {
     void step(const std::vector<float> &g, const brg_muon_hyper &h, const brg_ns_schedule &s,
               const brg_row_split *split = nullptr, double scale = 1)
     {
-        brg_update_target t = {p.data(), p.data(), g.data(), BRG_FLOAT32, BRG_FLOAT32, p.size()};
+        brg_update_target t = {p.data(),    p.data(), g.data(), BRG_FLOAT32,
+                               BRG_FLOAT32, p.size(), nullptr};
         brg_muon_host(&t, m.data(), rows, cols, split, scale, &h, &s, w.get());
     }
 };
@@ -427,8 +428,8 @@ TEST(Muon, SixteenBitParametersAndGradients)
         for (int t = 0; t < 3; t++) {
             std::vector<float> g = ref::gaussian(numel, rng);
             brg_store_f32(grad.data(), dtype, 0, g.data(), numel);
-            brg_update_target target = {run.p.data(), param.data(), grad.data(),
-                                        dtype,        dtype,        numel};
+            brg_update_target target = {run.p.data(), param.data(), grad.data(), dtype,
+                                        dtype,        numel,        nullptr};
             brg_muon_hyper h = hyper_of(defaults);
             brg_muon_host(&target, run.m.data(), rows, cols, nullptr, 1.0, &h, &schedule,
                           run.w.get());

@@ -40,7 +40,7 @@ double schedule(double lr, int step)
 TEST_P(Chains, EqualTwoSeparateOptimizersInFloat64)
 {
     Mode mode = GetParam();
-    run_ranks(mode.world, [&](int, brg_context *ctx) {
+    training::run(mode.world, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(), {}, sched_options(mode));
         Optimizers all;
         brg_muon_options mo = {};
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, Chains,
 
 TEST(Chain, ThreeChildrenGatherEveryBucketOnce)
 {
-    run_ranks(2, [&](int, brg_context *ctx) {
+    training::run(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         std::vector<int> rest = job.groups(false), some = {rest.back()};
@@ -146,7 +146,7 @@ TEST(Chain, ChildrenAndRanksWithNothingToDo)
     tiny.add("a", {3});
     tiny.add("b", {});
     tiny.add("c", {0});
-    run_ranks(4, [&](int rank, brg_context *ctx) {
+    training::run(4, [&](int rank, brg_context *ctx) {
         Job job(ctx, tiny);
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched), *adamw = all.adamw(job.sched);
@@ -178,7 +178,7 @@ class Single : public testing::TestWithParam<int>
 TEST_P(Single, OptimizerWithoutAChain)
 {
     Rule rule = (Rule)GetParam();
-    run_ranks(2, [&](int, brg_context *ctx) {
+    training::run(2, [&](int, brg_context *ctx) {
         Model model = small_model();
         brg_layout_options lo = {};
         lo.algorithm = BRG_ELEMENTWISE;
@@ -224,7 +224,7 @@ struct Queued {
 /* Everything is put on the stream while it is held up: learning rates are those of the call. */
 TEST(Step, RunsBehindTheCaller)
 {
-    run_ranks(2, [&](int, brg_context *ctx) {
+    training::run(2, [&](int, brg_context *ctx) {
         brg_scheduler_options so = {};
         so.overlap_grad_reduce = so.overlap_param_gather = 1;
         Job job(ctx, small_model(), {}, so);
@@ -299,7 +299,7 @@ TEST(Step, RunsBehindTheCaller)
 TEST(Step, NonFiniteGradientsSkipEverywhere)
 {
     for (float bad : {NAN, INFINITY}) {
-        run_ranks(2, [&](int rank, brg_context *ctx) {
+        training::run(2, [&](int rank, brg_context *ctx) {
             Job job(ctx, small_model());
             Optimizers all;
             brg_chain_options co = {};
@@ -312,7 +312,7 @@ TEST(Step, NonFiniteGradientsSkipEverywhere)
                 ASSERT_OK(brg_zero_grad(job.sched, nullptr));
                 job.write_grads(step);
                 if (step == 2 && rank == 1) // one element on one rank
-                    ((float *)brg_grad_data(job.sched, 3))[5] = bad;
+                    job.set_grad(3, 5, bad);
                 job.sync_grads();
                 std::vector<ref::Vec> before;
                 for (int p = 0; p < job.model.size(); p++)
@@ -345,7 +345,7 @@ TEST(Step, NonFiniteGradientsSkipEverywhere)
 
 TEST(Step, NonFiniteGradientsAreAppliedIfAskedFor)
 {
-    run_ranks(1, [&](int, brg_context *ctx) {
+    training::run(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_chain_options co = {};
@@ -353,7 +353,7 @@ TEST(Step, NonFiniteGradientsAreAppliedIfAskedFor)
         brg_optimizer *chain = all.chain({all.muon(job.sched), all.adamw(job.sched)}, co);
         ASSERT_OK(brg_zero_grad(job.sched, nullptr));
         job.write_grads(0);
-        ((float *)brg_grad_data(job.sched, 0))[5] = NAN;
+        job.set_grad(0, 5, NAN);
         job.sync_grads();
         ASSERT_OK(brg_step(chain, nullptr));
         EXPECT_TRUE(std::isnan(job.param(0, 5)));
@@ -367,7 +367,7 @@ TEST(Step, NonFiniteGradientsAreAppliedIfAskedFor)
 /* Sixteen-bit parameters: float32 masters collect steps far below a bf16 unit in the last place. */
 TEST(Masters, CollectSmallSteps)
 {
-    run_ranks(2, [&](int, brg_context *ctx) {
+    training::run(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(BRG_BFLOAT16));
         Optimizers all;
         brg_muon_options mo = {};
@@ -403,7 +403,7 @@ TEST(Masters, CollectSmallSteps)
 
 TEST(Masters, ReloadTakesWhatTheCallerHasWritten)
 {
-    run_ranks(2, [&](int, brg_context *ctx) {
+    training::run(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(BRG_BFLOAT16));
         Optimizers all;
         brg_optimizer *chain = all.chain({all.muon(job.sched), all.adamw(job.sched)});
@@ -424,7 +424,7 @@ TEST(Masters, ReloadTakesWhatTheCallerHasWritten)
 /* Work on one stream comes after the optimizer's earlier work on another. */
 TEST(Masters, ReloadOnAnotherStreamComesAfterTheStep)
 {
-    run_ranks(1, [&](int, brg_context *ctx) {
+    training::run(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(BRG_BFLOAT16));
         Optimizers all;
         brg_optimizer *chain = all.chain({all.muon(job.sched), all.adamw(job.sched)});
@@ -456,7 +456,7 @@ TEST(RowSplit, EqualsSeparateMatrices)
     const int64_t blocks[3] = {8, 4, 4}; // three query groups
     const int64_t whole = 48;
     const int base[3] = {0, 8, 12};
-    run_ranks(2, [&](int, brg_context *ctx) {
+    training::run(2, [&](int, brg_context *ctx) {
         Job one(ctx, fused), three(ctx, apart);
         Optimizers all;
         brg_muon_options mo = {};
@@ -480,10 +480,8 @@ TEST(RowSplit, EqualsSeparateMatrices)
             ASSERT_OK(brg_zero_grad(one.sched, nullptr));
             ASSERT_OK(brg_zero_grad(three.sched, nullptr));
             one.write_grads(step);
-            copy([&](int64_t i) { return ((float *)brg_grad_data(one.sched, 0))[i]; },
-                 [&](int block, int64_t i, float x) {
-                     ((float *)brg_grad_data(three.sched, block))[i] = x;
-                 });
+            copy([&](int64_t i) { return one.grads(0)[(size_t)i]; },
+                 [&](int block, int64_t i, float x) { three.set_grad(block, i, x); });
             one.sync_grads();
             three.sync_grads();
             ASSERT_OK(brg_step(a, nullptr));

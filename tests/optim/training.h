@@ -11,10 +11,28 @@
 #include "tests/bucket/harness.h"
 #include "tests/optim/reference.h"
 
+#ifdef BRIGADE_TEST_KERNEL_TABLE
+#include "tests/optim/host_kernel_table.h"
+#endif
+
 namespace training
 {
 
 constexpr int num_microbatches = 4;
+
+/* Tests are built twice: for devices without a kernel table and for those with one. */
+inline const brg_device *tables()
+{
+#ifdef BRIGADE_TEST_KERNEL_TABLE
+    return host_kernel_device();
+#else
+    return nullptr;
+#endif
+}
+inline void run(int world, const std::function<void(int, brg_context *)> &body)
+{
+    run_ranks(world, body, {}, tables());
+}
 
 /* Multiples of 2^-12: sums over microbatches are exact in float32 in any order, so that the number
  * of ranks makes no difference to gradients. */
@@ -39,9 +57,11 @@ class Job
     brg_scheduler *sched = nullptr;
     Model model;
     int rank, world;
+    const brg_runtime *rt;
 
     Job(brg_context *ctx, Model m, brg_layout_options lo = {}, brg_scheduler_options so = {})
-        : model(std::move(m)), rank(brg_context_rank(ctx)), world(brg_context_world_size(ctx))
+        : model(std::move(m)), rank(brg_context_rank(ctx)), world(brg_context_world_size(ctx)),
+          rt(brg_context_device_tables(ctx)->rt)
     {
         lo.data_parallel_size = world;
         if (!lo.bucket_size)
@@ -49,9 +69,12 @@ class Job
         so.grad_scaling = BRG_SCALE_NONE;
         EXPECT_OK(brg_layout_compute(model.data(), model.size(), &lo, &layout));
         EXPECT_OK(brg_scheduler_create(ctx, layout, &so, &sched));
-        for (int p = 0; p < model.size(); p++)
-            for (int64_t i = 0; i < model.numel(p); i++)
-                set_param(p, i, initial(p, i));
+        for (int p = 0; p < model.size(); p++) {
+            std::vector<float> values((size_t)model.numel(p));
+            for (size_t i = 0; i < values.size(); i++)
+                values[i] = initial(p, (int64_t)i);
+            set_params(p, values);
+        }
     }
     ~Job()
     {
@@ -70,41 +93,89 @@ class Job
         EXPECT_OK(brg_scheduler_bucket(sched, brg_scheduler_bucket_of(sched, p), &info));
         return brg_sched_group_layerwise(sched, info.group);
     }
+    /* Copies between this and the device's memory, wherever that is. */
+    void copy(void *dst, const void *src, size_t bytes) const
+    {
+        if (std::string(rt->name) == "host") { // also inside host functions
+            if (bytes > 0)
+                memcpy(dst, src, bytes);
+            return;
+        }
+        EXPECT_EQ(rt->memcpy_async(dst, src, bytes, BRG_COPY_DEFAULT, nullptr), BRG_RT_OK);
+        EXPECT_EQ(rt->stream_synchronize(nullptr), BRG_RT_OK);
+    }
+    ref::Vec load(int p, int64_t first, int64_t numel) const
+    {
+        size_t bytes = brg_dtype_bytes(dtype(p)), count = (size_t)numel;
+        std::vector<char> raw(count * bytes + 1);
+        copy(raw.data(), (const char *)brg_param_data(sched, p) + (size_t)first * bytes,
+             count * bytes);
+        ref::Vec values(count);
+        for (size_t i = 0; i < count; i++) {
+            if (dtype(p) == BRG_FLOAT32) {
+                float value;
+                memcpy(&value, &raw[i * bytes], sizeof value);
+                values[i] = value;
+            } else {
+                uint16_t half;
+                memcpy(&half, &raw[i * bytes], sizeof half);
+                values[i] =
+                    dtype(p) == BRG_FLOAT16 ? ref::half_value(half) : ref::bfloat_value(half);
+            }
+        }
+        return values;
+    }
     double param(int p, int64_t i) const
     {
-        const void *data = brg_param_data(sched, p);
-        if (dtype(p) == BRG_FLOAT32)
-            return ((const float *)data)[i];
-        uint16_t half = ((const uint16_t *)data)[i];
-        return dtype(p) == BRG_FLOAT16 ? ref::half_value(half) : ref::bfloat_value(half);
-    }
-    /* Values must be exact in the parameter's type. */
-    void set_param(int p, int64_t i, float value)
-    {
-        void *data = brg_param_data(sched, p);
-        if (dtype(p) == BRG_FLOAT32) {
-            ((float *)data)[i] = value;
-        } else {
-            ASSERT_EQ(dtype(p), BRG_BFLOAT16);
-            uint32_t bits;
-            memcpy(&bits, &value, sizeof bits);
-            ((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
-        }
+        return load(p, i, 1)[0];
     }
     ref::Vec params(int p) const
     {
-        ref::Vec v((size_t)model.numel(p));
-        for (size_t i = 0; i < v.size(); i++)
-            v[i] = param(p, (int64_t)i);
-        return v;
+        return load(p, 0, model.numel(p));
+    }
+    /* Values must be exact in the parameter's type. */
+    void set_params(int p, const std::vector<float> &values, int64_t first = 0)
+    {
+        char *data = (char *)brg_param_data(sched, p);
+        if (dtype(p) == BRG_FLOAT32) {
+            copy(data + (size_t)first * 4, values.data(), values.size() * 4);
+            return;
+        }
+        ASSERT_EQ(dtype(p), BRG_BFLOAT16);
+        std::vector<uint16_t> halves;
+        for (float value : values) {
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            halves.push_back((uint16_t)(bits >> 16));
+        }
+        copy(data + (size_t)first * 2, halves.data(), halves.size() * 2);
+    }
+    void set_param(int p, int64_t i, float value)
+    {
+        set_params(p, {value}, i);
+    }
+    std::vector<float> grads(int p) const
+    {
+        std::vector<float> values((size_t)model.numel(p));
+        copy(values.data(), brg_grad_data(sched, p), values.size() * sizeof(float));
+        return values;
+    }
+    void set_grads(int p, const std::vector<float> &values)
+    {
+        copy(brg_grad_data(sched, p), values.data(), values.size() * sizeof(float));
+    }
+    void set_grad(int p, int64_t i, float value)
+    {
+        copy((float *)brg_grad_data(sched, p) + i, &value, sizeof value);
     }
     void write_grads(int step, double factor = 1)
     {
         for (int p = 0; p < model.size(); p++) {
-            float *grad = (float *)brg_grad_data(sched, p);
+            std::vector<float> values = grads(p);
             for (int64_t i = 0; i < model.numel(p); i++)
                 for (int k = rank; k < num_microbatches; k += world)
-                    grad[i] += (float)factor * microbatch_grad(k, step, p, i);
+                    values[(size_t)i] += (float)factor * microbatch_grad(k, step, p, i);
+            set_grads(p, values);
         }
     }
     void sync_grads(brg_stream stream = nullptr)
