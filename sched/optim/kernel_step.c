@@ -47,6 +47,14 @@ out:
     return status;
 }
 
+brg_status brg_kernel_join_sums(brg_optimizer *optimizer, brg_stream stream)
+{
+    brg_sched_lock(optimizer->sched);
+    brg_status status = join_sums_locked(optimizer, stream);
+    brg_sched_unlock(optimizer->sched);
+    return status;
+}
+
 static brg_status group_reduced(void *arg, int group, const brg_reduced *reduced)
 {
     brg_optimizer *optimizer = arg;
