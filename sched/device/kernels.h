@@ -163,6 +163,9 @@ typedef struct brg_kernels {
     void (*muon_destroy)(brg_muon_plan *plan); /* waits for nothing; NULL allowed */
     /* Human-readable choices, one line a shape; valid until the plan is destroyed. */
     const char *(*muon_describe)(const brg_muon_plan *plan);
+    /* Newton-Schulz alone on what lies in the workspace, all batches: for benchmarks. muon_update()
+     * before it puts sensible values there. */
+    int (*muon_ns_run)(brg_muon_plan *plan, void *stream);
 
     const char *(*error_string)(int error);
 } brg_kernels;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of libbrigade-cuda.so. */
 #include "sched/optim/cuda.h"
+#include "sched/optim/cuda_muon.h"
 
 static const char *error_string(int error)
 {
@@ -22,6 +23,11 @@ extern "C" __attribute__((visibility("default"))) const brg_kernels *brg_cuda_ke
         kernels.check_values = brg_cuda_check_values;
         kernels.stamp = brg_cuda_stamp;
         kernels.store_double = brg_cuda_store_double;
+        kernels.muon_create = brg_cuda_muon_create;
+        kernels.muon_update = brg_cuda_muon_update;
+        kernels.muon_destroy = brg_cuda_muon_destroy;
+        kernels.muon_describe = brg_cuda_muon_describe;
+        kernels.muon_ns_run = brg_cuda_muon_ns_run;
         kernels.error_string = error_string;
         return kernels;
     }();
