@@ -153,7 +153,8 @@ typedef struct brg_kernels {
     int (*store_double)(double *dst, double value, void *stream);
 
     /* Muon over `count` matrices: plans batches of equal shapes, allocates the workspace, tunes.
-     * Blocks. On failure returns an error and writes a message. `matrices` is copied. */
+     * Blocks. On failure returns an error and writes a message. `matrices` is copied. Two plans
+     * give the same bits if they made the same choices, which a cache file sees to. */
     int (*muon_create)(const brg_muon_matrix *matrices, int count, const brg_muon_config *config,
                        brg_muon_plan **plan, char *message, size_t message_bytes);
     /* Momentum, Nesterov, norm, Newton-Schulz, scale, decay, apply and weight cast of all matrices.

@@ -12,9 +12,9 @@ namespace
 
 constexpr int MAX_ALGOS = 8;
 constexpr int TIMED_RUNS = 5;
-constexpr float CLEARLY = 0.98f; /* what a later candidate must undercut, so that noise does not
-                                    choose */
-/* Two ranks that time differently should still mostly choose alike. */
+/* What a later candidate must undercut, so that noise does not choose, and two ranks choose alike.
+ */
+constexpr float CLEARLY = 0.98f;
 
 __device__ float random_value(int64_t i, unsigned seed)
 {

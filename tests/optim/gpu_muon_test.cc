@@ -190,8 +190,8 @@ TEST_F(gpu_muon, UpdatesEqualTheHosts)
             ASSERT_EQ(brg_ns_workspace_create((int64_t)rows * cols, std::min(rows, cols), false,
                                               &workspace),
                       BRG_OK);
-            brg_update_target target = {start.data(), start.data(), g.data(),
-                                        BRG_FLOAT32,  BRG_FLOAT32,  g.size()};
+            brg_update_target target = {start.data(), start.data(), g.data(), BRG_FLOAT32,
+                                        BRG_FLOAT32,  g.size(),     nullptr};
             brg_muon_host(&target, m.data(), rows, cols, nullptr, o.grad_scale, &hyper, &schedule,
                           &workspace);
             brg_ns_workspace_destroy(&workspace);
