@@ -310,10 +310,11 @@ const char *error_string(int error)
     return brg_host_runtime()->error_string(error);
 }
 
+/* muon_ns_run is for benchmarks on a GPU. */
 const brg_kernels kernels = {BRG_KERNELS_ABI, sum_squares,   sum_partials, prepare_step,
                              adamw,           sgd,           convert,      check_values,
                              stamp,           store_double,  muon_create,  muon_update,
-                             muon_destroy,    muon_describe, error_string};
+                             muon_destroy,    muon_describe, nullptr,      error_string};
 
 } // namespace
 
