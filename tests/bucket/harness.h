@@ -18,6 +18,10 @@ extern "C" {
 
 #include "tests/seed.h"
 
+#ifdef BRIGADE_TEST_KERNEL_TABLE
+#include "tests/optim/host_kernel_table.h"
+#endif
+
 #define ASSERT_OK(expr)                                                                            \
     do {                                                                                           \
         brg_status status_ = (expr);                                                               \
@@ -29,8 +33,18 @@ extern "C" {
         EXPECT_EQ(status_, BRG_OK) << brg_last_error();                                            \
     } while (0)
 
+/* Tests of optimizers are built twice: for devices without a kernel table and with one. */
+inline const brg_device *test_tables()
+{
+#ifdef BRIGADE_TEST_KERNEL_TABLE
+    return host_kernel_device();
+#else
+    return nullptr;
+#endif
+}
+
 inline void run_ranks(int world, const std::function<void(int, brg_context *)> &body,
-                      brg_context_options options = {}, const brg_device *tables = nullptr,
+                      brg_context_options options = {}, const brg_device *tables = test_tables(),
                       brg_device_kind device = BRG_DEVICE_HOST)
 {
     brg_unique_id id;

@@ -291,6 +291,17 @@ int muon_update(brg_muon_plan *plan, const brg_step_state *state, const brg_hype
     });
 }
 
+int muon_ns_run(brg_muon_plan *plan, void *stream)
+{
+    return launch(stream, [=] {
+        for (const brg_muon_matrix &m : plan->matrices)
+            brg_ns_orthogonalize_host(
+                &plan->workspace, m.rows, m.cols,
+                brg_sum_of_squares_host(plan->workspace.x, BRG_FLOAT32, (size_t)(m.rows * m.cols)),
+                plan->config.eps, &plan->schedule);
+    });
+}
+
 void muon_destroy(brg_muon_plan *plan)
 {
     if (!plan)
@@ -310,11 +321,10 @@ const char *error_string(int error)
     return brg_host_runtime()->error_string(error);
 }
 
-/* muon_ns_run is for benchmarks on a GPU. */
 const brg_kernels kernels = {BRG_KERNELS_ABI, sum_squares,   sum_partials, prepare_step,
                              adamw,           sgd,           convert,      check_values,
                              stamp,           store_double,  muon_create,  muon_update,
-                             muon_destroy,    muon_describe, nullptr,      error_string};
+                             muon_destroy,    muon_describe, muon_ns_run,  error_string};
 
 } // namespace
 

@@ -22,7 +22,7 @@ Reference reference_of(const Job &job)
 
 TEST(KernelStep, LaunchesOnePerBucketForTheNormAndOnePerOptimizer)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(BRG_BFLOAT16));
         Optimizers all;
         brg_optimizer *chain = all.chain({all.muon(job.sched), all.adamw(job.sched)});
@@ -51,7 +51,7 @@ TEST(KernelStep, LaunchesOnePerBucketForTheNormAndOnePerOptimizer)
 
 TEST(KernelStep, OptimizersCreatedBetweenSynchronisationAndStep)
 {
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         job.backward(0);
         Optimizers all;
@@ -74,7 +74,7 @@ TEST(KernelStep, OptimizersCreatedBetweenSynchronisationAndStep)
 TEST(KernelStep, SynchronisationWithoutAStep)
 {
     for (int overlap : {0, 1}) {
-        training::run(3, [&](int, brg_context *ctx) {
+        run_ranks(3, [&](int, brg_context *ctx) {
             brg_scheduler_options so = {};
             so.overlap_grad_reduce = overlap;
             Job job(ctx, small_model(), {}, so);
@@ -100,7 +100,7 @@ TEST(KernelStep, SynchronisationWithoutAStep)
 
 TEST(KernelStep, AccumulationAndStreamsOfTheirOwn)
 {
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         brg_scheduler_options so = {};
         so.overlap_grad_reduce = so.overlap_param_gather = 1;
         Job job(ctx, small_model(), {}, so);
@@ -136,7 +136,7 @@ TEST(KernelStep, AccumulationAndStreamsOfTheirOwn)
 /* Counts stay with the optimizer when it joins a chain, and when that ends. */
 TEST(KernelStep, StepCountsInAndOutOfAChain)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         brg_layout_options lo = {};
         lo.algorithm = BRG_ELEMENTWISE;
         Job job(ctx, small_model(), lo);
@@ -167,7 +167,7 @@ TEST(KernelStep, PlansFollowRowSplits)
 {
     Model fused;
     fused.add("qkv", {48, 16});
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, fused);
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched);
@@ -186,7 +186,7 @@ TEST(KernelStep, PlansFollowRowSplits)
 
 TEST(KernelStep, LearningRatesAreStoredWhenTheyChange)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched), *adamw = all.adamw(job.sched);
@@ -204,7 +204,7 @@ TEST(KernelStep, LearningRatesAreStoredWhenTheyChange)
 
 TEST(KernelStep, AChainHasAsManyChildrenAsTheKernelTakes)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Model model;
         for (int p = 0; p < BRG_MAX_CHILDREN + 1; p++)
             model.add("p" + std::to_string(p), {700});

@@ -25,7 +25,7 @@ void expect_refused(brg_scheduler *sched, Create create, const Options &options,
 
 TEST(Options, OutOfRange)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         auto adamw = [&](auto set, const char *text) {
             brg_adamw_options o = {};
@@ -71,7 +71,7 @@ TEST(Options, OutOfRange)
 /* Negative is zero: no momentum, and a learning rate that moves nothing. */
 TEST(Options, NegativeMeansZero)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_muon_options mo = {};
@@ -90,7 +90,7 @@ TEST(Options, NegativeMeansZero)
 
 TEST(Groups, OwnershipIsExclusive)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         std::vector<int> list = {job.groups(false)[0]};
@@ -127,7 +127,7 @@ TEST(Groups, OwnershipIsExclusive)
 
 TEST(Muon, RefusesPiecesOfMatrices)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Model model;
         model.add("piece", {8, 8});
         model.params[0].ns_row_multiplier = 2;
@@ -140,7 +140,7 @@ TEST(Muon, RefusesPiecesOfMatrices)
 
 TEST(Chain, RefusesWrongChildren)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model()), other(ctx, small_model());
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched), *adamw = all.adamw(job.sched);
@@ -172,7 +172,7 @@ TEST(Chain, RefusesWrongChildren)
 
 TEST(Step, AtTheWrongTime)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched), *adamw = all.adamw(job.sched);
@@ -205,7 +205,7 @@ TEST(Step, AtTheWrongTime)
 
 TEST(Chain, SurvivesTheLossOfAChild)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         brg_optimizer *children[2] = {}, *chain = nullptr;
         ASSERT_OK(brg_muon_create(job.sched, nullptr, &children[0]));
@@ -224,7 +224,7 @@ TEST(Chain, SurvivesTheLossOfAChild)
 
 TEST(RowSplit, Refusals)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched), *adamw = all.adamw(job.sched);
@@ -251,7 +251,7 @@ TEST(RowSplit, Refusals)
 /* Sorting them by difference overflowed. */
 TEST(Options, ExtremeGroupIdsAreOutOfRange)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         int groups[] = {std::numeric_limits<int>::max(), 0, std::numeric_limits<int>::min()};
         brg_sgd_options options = {};
@@ -263,7 +263,7 @@ TEST(Options, ExtremeGroupIdsAreOutOfRange)
 
 TEST(Options, MuonNeedsALayerwiseLayout)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Model model = small_model();
         brg_layout_options options = {};
         options.algorithm = BRG_ELEMENTWISE;

@@ -37,7 +37,7 @@ void expect_close_to_masters(const Job &job, const Reference &reference, double 
 TEST(PrecisionAware, CollectsSmallStepsAsFloat32MastersDo)
 {
     for (int world : {1, 3}) {
-        training::run(world, [&](int, brg_context *ctx) {
+        run_ranks(world, [&](int, brg_context *ctx) {
             Job job(ctx, small_model(BRG_BFLOAT16), elementwise());
             Optimizers all;
             brg_adamw_options ao = {};
@@ -63,7 +63,7 @@ TEST(PrecisionAware, CollectsSmallStepsAsFloat32MastersDo)
 
 TEST(PrecisionAware, ReloadTakesWhatTheCallerHasWritten)
 {
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(BRG_BFLOAT16), elementwise());
         Optimizers all;
         brg_adamw_options ao = {};
@@ -85,7 +85,7 @@ TEST(PrecisionAware, ReloadTakesWhatTheCallerHasWritten)
 
 TEST(PrecisionAware, NeedsBfloat16Parameters)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(), elementwise());
         brg_adamw_options ao = {};
         ao.precision_aware = 1;
@@ -101,7 +101,7 @@ TEST(PrecisionAware, NeedsBfloat16Parameters)
 /* Gradients four times too large and a grad_scale of 1/4 are the gradients. */
 TEST(GradScale, ComesBeforeNormAndClipping)
 {
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched), *adamw = all.adamw(job.sched);
@@ -127,7 +127,7 @@ TEST(GradScale, ComesBeforeNormAndClipping)
 
 TEST(GradScale, MustBePositive)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_optimizer *children[] = {all.muon(job.sched), all.adamw(job.sched)};
@@ -143,7 +143,7 @@ TEST(GradScale, MustBePositive)
 
 TEST(NewtonSchulz, FormsAndRestartsAreChecked)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         const int restarts[] = {2, 4}, late[] = {5}, zero[] = {0}, falling[] = {3, 3};
         auto refused = [&](brg_muon_options o, const char *text) {

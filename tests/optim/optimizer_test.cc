@@ -40,7 +40,7 @@ double schedule(double lr, int step)
 TEST_P(Chains, EqualTwoSeparateOptimizersInFloat64)
 {
     Mode mode = GetParam();
-    training::run(mode.world, [&](int, brg_context *ctx) {
+    run_ranks(mode.world, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(), {}, sched_options(mode));
         Optimizers all;
         brg_muon_options mo = {};
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, Chains,
 
 TEST(Chain, ThreeChildrenGatherEveryBucketOnce)
 {
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         std::vector<int> rest = job.groups(false), some = {rest.back()};
@@ -146,7 +146,7 @@ TEST(Chain, ChildrenAndRanksWithNothingToDo)
     tiny.add("a", {3});
     tiny.add("b", {});
     tiny.add("c", {0});
-    training::run(4, [&](int rank, brg_context *ctx) {
+    run_ranks(4, [&](int rank, brg_context *ctx) {
         Job job(ctx, tiny);
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched), *adamw = all.adamw(job.sched);
@@ -178,7 +178,7 @@ class Single : public testing::TestWithParam<int>
 TEST_P(Single, OptimizerWithoutAChain)
 {
     Rule rule = (Rule)GetParam();
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         Model model = small_model();
         brg_layout_options lo = {};
         lo.algorithm = BRG_ELEMENTWISE;
@@ -224,7 +224,7 @@ struct Queued {
 /* Everything is put on the stream while it is held up: learning rates are those of the call. */
 TEST(Step, RunsBehindTheCaller)
 {
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         brg_scheduler_options so = {};
         so.overlap_grad_reduce = so.overlap_param_gather = 1;
         Job job(ctx, small_model(), {}, so);
@@ -299,7 +299,7 @@ TEST(Step, RunsBehindTheCaller)
 TEST(Step, NonFiniteGradientsSkipEverywhere)
 {
     for (float bad : {NAN, INFINITY}) {
-        training::run(2, [&](int rank, brg_context *ctx) {
+        run_ranks(2, [&](int rank, brg_context *ctx) {
             Job job(ctx, small_model());
             Optimizers all;
             brg_chain_options co = {};
@@ -345,7 +345,7 @@ TEST(Step, NonFiniteGradientsSkipEverywhere)
 
 TEST(Step, NonFiniteGradientsAreAppliedIfAskedFor)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_chain_options co = {};
@@ -367,7 +367,7 @@ TEST(Step, NonFiniteGradientsAreAppliedIfAskedFor)
 /* Sixteen-bit parameters: float32 masters collect steps far below a bf16 unit in the last place. */
 TEST(Masters, CollectSmallSteps)
 {
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(BRG_BFLOAT16));
         Optimizers all;
         brg_muon_options mo = {};
@@ -403,7 +403,7 @@ TEST(Masters, CollectSmallSteps)
 
 TEST(Masters, ReloadTakesWhatTheCallerHasWritten)
 {
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(BRG_BFLOAT16));
         Optimizers all;
         brg_optimizer *chain = all.chain({all.muon(job.sched), all.adamw(job.sched)});
@@ -424,7 +424,7 @@ TEST(Masters, ReloadTakesWhatTheCallerHasWritten)
 /* Work on one stream comes after the optimizer's earlier work on another. */
 TEST(Masters, ReloadOnAnotherStreamComesAfterTheStep)
 {
-    training::run(1, [&](int, brg_context *ctx) {
+    run_ranks(1, [&](int, brg_context *ctx) {
         Job job(ctx, small_model(BRG_BFLOAT16));
         Optimizers all;
         brg_optimizer *chain = all.chain({all.muon(job.sched), all.adamw(job.sched)});
@@ -456,7 +456,7 @@ TEST(RowSplit, EqualsSeparateMatrices)
     const int64_t blocks[3] = {8, 4, 4}; // three query groups
     const int64_t whole = 48;
     const int base[3] = {0, 8, 12};
-    training::run(2, [&](int, brg_context *ctx) {
+    run_ranks(2, [&](int, brg_context *ctx) {
         Job one(ctx, fused), three(ctx, apart);
         Optimizers all;
         brg_muon_options mo = {};

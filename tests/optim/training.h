@@ -11,28 +11,10 @@
 #include "tests/bucket/harness.h"
 #include "tests/optim/reference.h"
 
-#ifdef BRIGADE_TEST_KERNEL_TABLE
-#include "tests/optim/host_kernel_table.h"
-#endif
-
 namespace training
 {
 
 constexpr int num_microbatches = 4;
-
-/* Tests are built twice: for devices without a kernel table and for those with one. */
-inline const brg_device *tables()
-{
-#ifdef BRIGADE_TEST_KERNEL_TABLE
-    return host_kernel_device();
-#else
-    return nullptr;
-#endif
-}
-inline void run(int world, const std::function<void(int, brg_context *)> &body)
-{
-    run_ranks(world, body, {}, tables());
-}
 
 /* Multiples of 2^-12: sums over microbatches are exact in float32 in any order, so that the number
  * of ranks makes no difference to gradients. */
