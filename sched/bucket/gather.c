@@ -16,14 +16,27 @@ static int gather_bucket(brg_scheduler *sched, const brg_bucket *bucket, void *c
                                         ctx->comm_stream);
 }
 
+/* The group's comm_stream waits for its update, unless it does so for another group of it. */
+static brg_status follow_update_locked(brg_scheduler *sched, const brg_group *group)
+{
+    brg_context *ctx = group->ctx;
+    brg_group *update = group->update;
+    unsigned stream = ctx == sched->ctx ? 1 : 2;
+    if (update->followed_by & stream)
+        return BRG_OK;
+    brg_status status =
+        brg_context_rt(ctx, ctx->device.rt->stream_wait_event(ctx->comm_stream, update->updated),
+                       "stream_wait_event");
+    if (status == BRG_OK)
+        update->followed_by |= stream;
+    return status;
+}
+
 static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
 {
     brg_context *ctx = group->ctx;
-    const brg_runtime *rt = ctx->device.rt;
     brg_status status;
-    BRG_TRY(brg_context_rt(ctx, rt->stream_wait_event(ctx->comm_stream, group->updated),
-                           "stream_wait_event"),
-            out);
+    BRG_TRY(follow_update_locked(sched, group), out);
     BRG_TRY(brg_sched_launch_locked(sched, group,
                                     &(brg_launch){.ctx = ctx,
                                                   .func = BRG_FUNC_ALL_GATHER,
@@ -112,16 +125,18 @@ static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int co
         BRG_TRY(brg_sched_issue_gathers_locked(sched, sched->queue_length), out);
         sched->queue_length = sched->queue_issued = 0;
     }
-    void *updated = sched->groups[groups[0]].own_updated;
-    BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(updated, stream), "event_record"),
-            out);
+    brg_group *update = &sched->groups[groups[0]];
+    BRG_TRY(
+        brg_context_rt(ctx, ctx->device.rt->event_record(update->updated, stream), "event_record"),
+        out);
+    update->followed_by = 0;
     int stamp = brg_timeline_stamp(ctx->timeline, stream);
     /* the update is done: the parameters may be gathered */
     brg_rec ready = {
         .kind = BRG_REC_READY, .func = BRG_FUNC_ALL_GATHER, .step = (uint32_t)sched->step};
     for (int i = 0; i < count; i++) {
         brg_group *group = &sched->groups[groups[i]];
-        group->updated = updated;
+        group->update = update;
         group->gathered_step = sched->step + 1;
         brg_streams_clear(group->waited);
         atomic_store_explicit(&group->gather_state, BRG_GATHER_PENDING, memory_order_release);

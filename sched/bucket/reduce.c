@@ -210,6 +210,17 @@ static void record_late_ready(brg_scheduler *sched, brg_stream stream)
     brg_timeline_unref(timeline, now);
 }
 
+/* Whether no later reduction ends on the same stream as the one at position `i` of the order. */
+static bool is_last_on_stream(const brg_scheduler *sched, int i)
+{
+    const brg_context *ctx = sched->groups[sched->order[i]].ctx;
+    while (++i < sched->num_groups)
+        if (sched->instance_ctx || sched->groups[sched->order[i]].ctx == ctx)
+            return false;
+    return true;
+}
+
+/* One wait for each communication stream; for each group where the trace shows the waits. */
 static brg_status wait_for_all(brg_scheduler *sched, brg_stream stream)
 {
     brg_context *ctx = sched->ctx;
@@ -220,6 +231,8 @@ static brg_status wait_for_all(brg_scheduler *sched, brg_stream stream)
     int before = brg_timeline_stamp(timeline, stream);
     for (int i = 0; i < sched->num_groups; i++) {
         brg_group *group = &sched->groups[sched->order[i]];
+        if (!timeline && !is_last_on_stream(sched, i))
+            continue;
         BRG_TRY(brg_context_rt(ctx,
                                ctx->device.rt->stream_wait_event(stream, brg_group_reduced(group)),
                                "stream_wait_event"),

@@ -81,9 +81,11 @@ typedef struct brg_group {
 
     /* parameters */
     _Atomic int gather_state;
-    uint64_t gathered_step; /* step counter + 1 of the last start; 0: never */
-    void *updated; /* event behind the optimizer's update; owned by the group it was recorded for */
-    void *own_updated;
+    uint64_t gathered_step;   /* step counter + 1 of the last start; 0: never */
+    struct brg_group *update; /* the group whose `updated` is behind this one's last update */
+    void *updated;            /* event behind an optimizer's update of several groups */
+    unsigned followed_by;     /* communication streams that wait for `updated` since it was
+                                 recorded: 1 of the scheduler's context, 2 of the expert context */
     void *gather_done; /* what consumers wait for: own_gather_done, or that of a whole replay */
     void *own_gather_done;
     brg_watch_slot gather_watch;
