@@ -17,7 +17,9 @@ static brg_status make_op(brg_scheduler *sched, brg_buffer *buffer, brg_dtype dt
     double factor = o->grad_scale_factor;
     if (o->grad_scaling == BRG_SCALE_NONE ||
         (o->grad_scaling == BRG_SCALE_AVERAGE && ctx->world == ranks)) {
-        buffer->reduce_op = o->grad_scaling == BRG_SCALE_AVERAGE ? BRG_NCCL_AVG : BRG_NCCL_SUM;
+        /* over one rank NCCL multiplies by one for an average, and does nothing for a sum */
+        bool average = o->grad_scaling == BRG_SCALE_AVERAGE && ranks > 1;
+        buffer->reduce_op = average ? BRG_NCCL_AVG : BRG_NCCL_SUM;
         return BRG_OK;
     }
     if (o->grad_scaling == BRG_SCALE_AVERAGE) /* experts; the average over instances follows */
