@@ -65,12 +65,12 @@ static brg_status combine_instances_locked(brg_scheduler *sched, brg_group *grou
                            ctx->device.rt->stream_wait_event(ctx->comm_stream, group->reduce_done),
                            "stream_wait_event"),
             out);
-    BRG_TRY(brg_sched_launch_locked(sched, group,
-                                    &(brg_launch){.ctx = ctx,
-                                                  .func = BRG_FUNC_ALL_REDUCE,
-                                                  .call = combine_bucket,
-                                                  .watch = &group->combine_watch,
-                                                  .step = sched->trace_step}),
+    BRG_TRY(brg_sched_launch_locked(sched, &(brg_launch){.ctx = ctx,
+                                                         .groups = &group->id,
+                                                         .num_groups = 1,
+                                                         .func = BRG_FUNC_ALL_REDUCE,
+                                                         .call = combine_bucket,
+                                                         .step = sched->trace_step}),
             out);
 out:
     return status;
@@ -89,12 +89,12 @@ static brg_status issue_reduction_locked(brg_scheduler *sched, brg_group *group)
     BRG_TRY(brg_sched_copy_in_locked(sched, group), out);
     if (sched->options.check_grads)
         BRG_TRY(brg_sched_check_grads_locked(sched, group), out);
-    BRG_TRY(brg_sched_launch_locked(sched, group,
-                                    &(brg_launch){.ctx = group->ctx,
-                                                  .func = brg_reduce_func(sched),
-                                                  .call = reduce_bucket,
-                                                  .watch = &group->reduce_watch,
-                                                  .step = sched->trace_step}),
+    BRG_TRY(brg_sched_launch_locked(sched, &(brg_launch){.ctx = group->ctx,
+                                                         .groups = &group->id,
+                                                         .num_groups = 1,
+                                                         .func = brg_reduce_func(sched),
+                                                         .call = reduce_bucket,
+                                                         .step = sched->trace_step}),
             out);
     if (sched->instance_ctx)
         BRG_TRY(combine_instances_locked(sched, group), out);

@@ -286,17 +286,18 @@ brg_status brg_sched_compare_ranks(brg_scheduler *sched, brg_context *ctx);
 brg_status brg_sched_agree_orders(brg_scheduler *sched);
 void brg_sched_default_orders(brg_scheduler *sched);
 
-/* launch.c: one group's collectives on ctx->comm_stream. `call` issues that of one bucket;
- * watch->event is recorded behind them all. Locks held. */
+/* launch.c: the collectives of some groups on ctx->comm_stream, and behind them each group's event
+ * of its reduction, combination or gather. `call` issues the collective of one bucket. Locks held.
+ */
 typedef struct brg_launch {
     brg_context *ctx;
+    const int *groups; /* ids, at least one */
+    int num_groups;
     brg_func func;
     int (*call)(brg_scheduler *sched, const brg_bucket *bucket, void *comm);
-    brg_watch_slot *watch;
     uint32_t step; /* for the trace */
 } brg_launch;
-brg_status brg_sched_launch_locked(brg_scheduler *sched, brg_group *group,
-                                   const brg_launch *launch);
+brg_status brg_sched_launch_locked(brg_scheduler *sched, const brg_launch *launch);
 
 /* Emits `like` once for each bucket of the group; takes no reference of the stamps away. */
 void brg_sched_record(brg_scheduler *sched, const brg_group *group, const brg_rec *like, int stamp0,
