@@ -188,4 +188,47 @@ TEST(StepCalls, AreFew)
         {}, counting_device());
 }
 
+/* Launches of gathers in a step of AdamW on `buckets` parameters that each fill a bucket. */
+int gather_launches(int buckets, int64_t kilobytes, int prefetch = 0)
+{
+    int launches = 0;
+    run_ranks(
+        1,
+        [&](int, brg_context *ctx) {
+            Model model;
+            for (int p = 0; p < buckets; p++)
+                model.add("p" + std::to_string(p), {kilobytes * 1024 / 4});
+            brg_layout_options lo = {};
+            lo.algorithm = BRG_ELEMENTWISE;
+            lo.bucket_size = 1;
+            brg_scheduler_options so = {};
+            so.overlap_param_gather = 1;
+            so.param_gather_prefetch = prefetch;
+            training::Job job(ctx, model, lo, so);
+            ASSERT_EQ(brg_scheduler_num_buckets(job.sched), buckets);
+            Optimizers all;
+            brg_optimizer *adamw = all.adamw(job.sched);
+            job.backward(0);
+            Counts before = counts_now();
+            ASSERT_OK(brg_step(adamw, nullptr));
+            ASSERT_OK(brg_finish_param_sync(job.sched, nullptr));
+            launches = counts_now()[LAUNCH] - before[LAUNCH];
+            for (int b = 0; b < buckets; b++) {
+                brg_bucket_info info;
+                ASSERT_OK(brg_scheduler_bucket(job.sched, b, &info));
+                EXPECT_EQ(info.gathers, 1u);
+            }
+        },
+        {}, counting_device());
+    return launches;
+}
+
+TEST(StepCalls, SmallGathersGoOutTogether)
+{
+    EXPECT_EQ(gather_launches(5, 300), 2);    /* 900 and 600 kB */
+    EXPECT_EQ(gather_launches(3, 600), 3);    /* none fits with another */
+    EXPECT_EQ(gather_launches(5, 300, 2), 2); /* two ahead; the rest at the end */
+    EXPECT_EQ(gather_launches(4, 10), 1);
+}
+
 } // namespace
