@@ -17,7 +17,9 @@ static brg_status make_op(brg_scheduler *sched, brg_buffer *buffer, brg_dtype dt
     double factor = o->grad_scale_factor;
     if (o->grad_scaling == BRG_SCALE_NONE ||
         (o->grad_scaling == BRG_SCALE_AVERAGE && ctx->world == ranks)) {
-        buffer->reduce_op = o->grad_scaling == BRG_SCALE_AVERAGE ? BRG_NCCL_AVG : BRG_NCCL_SUM;
+        /* over one rank NCCL multiplies by one for an average, and does nothing for a sum */
+        bool average = o->grad_scaling == BRG_SCALE_AVERAGE && ranks > 1;
+        buffer->reduce_op = average ? BRG_NCCL_AVG : BRG_NCCL_SUM;
         return BRG_OK;
     }
     if (o->grad_scaling == BRG_SCALE_AVERAGE) /* experts; the average over instances follows */
@@ -195,7 +197,7 @@ static brg_status make_group_events(brg_group *group)
 {
     brg_context *ctx = group->ctx, *instances = group->sched->instance_ctx;
     const brg_runtime *rt = ctx->device.rt;
-    void **events[] = {&group->reduce_done, &group->own_updated, &group->own_gather_done,
+    void **events[] = {&group->reduce_done, &group->updated, &group->own_gather_done,
                        &group->combine_done};
     brg_status status = BRG_OK;
     for (size_t i = 0; i < (instances ? 4 : 3); i++)
@@ -359,7 +361,7 @@ static void free_group(brg_group *group)
     brg_watchdog_remove(ctx->watchdog, &group->gather_watch);
     if (group->sched->instance_ctx)
         brg_watchdog_remove(group->sched->instance_ctx->watchdog, &group->combine_watch);
-    void *events[] = {group->reduce_done, group->own_updated, group->own_gather_done,
+    void *events[] = {group->reduce_done, group->updated, group->own_gather_done,
                       group->combine_done};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])

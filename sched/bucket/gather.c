@@ -4,6 +4,10 @@
 
 #include "sched/bucket/scheduler.h"
 
+/* Groups gathered by one launch, so that all of them are there when the last one is, are together
+ * at most so large: in the time of another launch a fast link moves more. */
+#define JOINT_GATHER_BYTES ((int64_t)1 << 20)
+
 static int gather_bucket(brg_scheduler *sched, const brg_bucket *bucket, void *comm)
 {
     const brg_buffer *buffer = &sched->buffers[bucket->buffer];
@@ -16,23 +20,70 @@ static int gather_bucket(brg_scheduler *sched, const brg_bucket *bucket, void *c
                                         ctx->comm_stream);
 }
 
-static brg_status issue_gather_locked(brg_scheduler *sched, brg_group *group)
+/* The group's comm_stream waits for its update, unless it does so for another group of it. */
+static brg_status follow_update_locked(brg_scheduler *sched, const brg_group *group)
 {
     brg_context *ctx = group->ctx;
-    const brg_runtime *rt = ctx->device.rt;
+    brg_group *update = group->update;
+    unsigned stream = ctx == sched->ctx ? 1 : 2;
+    if (update->followed_by & stream)
+        return BRG_OK;
+    brg_status status =
+        brg_context_rt(ctx, ctx->device.rt->stream_wait_event(ctx->comm_stream, update->updated),
+                       "stream_wait_event");
+    if (status == BRG_OK)
+        update->followed_by |= stream;
+    return status;
+}
+
+static int64_t gather_bytes(const brg_scheduler *sched, const brg_group *group)
+{
+    int64_t bytes = 0;
+    for (int b = 0; b < group->num_buckets; b++) {
+        const brg_bucket *bucket = &sched->buckets[group->first_bucket + b];
+        bytes += (bucket->end - bucket->start) * (int64_t)brg_dtype_bytes(bucket->view.param_dtype);
+    }
+    return bytes;
+}
+
+/* How many groups from the front of the queue, before `until`, go out in one launch. */
+static int launch_length(const brg_scheduler *sched, int until)
+{
+    const int *queue = sched->queue + sched->queue_issued;
+    const brg_group *first = &sched->groups[queue[0]];
+    int64_t bytes = gather_bytes(sched, first);
+    int count = 1;
+    for (; sched->queue_issued + count < until; count++) {
+        const brg_group *group = &sched->groups[queue[count]];
+        bytes += gather_bytes(sched, group);
+        if (group->ctx != first->ctx || group->update != first->update ||
+            group->gathered_step != first->gathered_step || bytes > JOINT_GATHER_BYTES)
+            break;
+    }
+    return count;
+}
+
+/* The gathers of the first `count` groups of the queue. */
+static brg_status issue_gathers_locked(brg_scheduler *sched, int count)
+{
+    const int *ids = sched->queue + sched->queue_issued;
+    brg_group *first = &sched->groups[ids[0]];
     brg_status status;
-    BRG_TRY(brg_context_rt(ctx, rt->stream_wait_event(ctx->comm_stream, group->updated),
-                           "stream_wait_event"),
-            out);
-    BRG_TRY(brg_sched_launch_locked(sched, group,
-                                    &(brg_launch){.ctx = ctx,
-                                                  .func = BRG_FUNC_ALL_GATHER,
-                                                  .call = gather_bucket,
-                                                  .watch = &group->gather_watch,
-                                                  .step = (uint32_t)(group->gathered_step - 1)}),
-            out);
-    group->gather_done = group->own_gather_done;
-    atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
+    BRG_TRY(follow_update_locked(sched, first), out);
+    BRG_TRY(
+        brg_sched_launch_locked(sched, &(brg_launch){.ctx = first->ctx,
+                                                     .groups = ids,
+                                                     .num_groups = count,
+                                                     .func = BRG_FUNC_ALL_GATHER,
+                                                     .call = gather_bucket,
+                                                     .step = (uint32_t)(first->gathered_step - 1)}),
+        out);
+    for (int i = 0; i < count; i++) {
+        brg_group *group = &sched->groups[ids[i]];
+        group->gather_done = group->own_gather_done;
+        atomic_store_explicit(&group->gather_state, BRG_GATHER_ISSUED, memory_order_release);
+    }
+    sched->queue_issued += count;
 out:
     return status;
 }
@@ -42,11 +93,8 @@ brg_status brg_sched_issue_gathers_locked(brg_scheduler *sched, int until)
     brg_status status = BRG_OK;
     if (until > sched->queue_length)
         until = sched->queue_length;
-    while (sched->queue_issued < until) {
-        BRG_TRY(issue_gather_locked(sched, &sched->groups[sched->queue[sched->queue_issued]]), out);
-        sched->queue_issued++;
-    }
-out:
+    while (sched->queue_issued < until && status == BRG_OK)
+        status = issue_gathers_locked(sched, launch_length(sched, until));
     return status;
 }
 
@@ -112,16 +160,18 @@ static brg_status enqueue_locked(brg_scheduler *sched, const int *groups, int co
         BRG_TRY(brg_sched_issue_gathers_locked(sched, sched->queue_length), out);
         sched->queue_length = sched->queue_issued = 0;
     }
-    void *updated = sched->groups[groups[0]].own_updated;
-    BRG_TRY(brg_context_rt(ctx, ctx->device.rt->event_record(updated, stream), "event_record"),
-            out);
+    brg_group *update = &sched->groups[groups[0]];
+    BRG_TRY(
+        brg_context_rt(ctx, ctx->device.rt->event_record(update->updated, stream), "event_record"),
+        out);
+    update->followed_by = 0;
     int stamp = brg_timeline_stamp(ctx->timeline, stream);
     /* the update is done: the parameters may be gathered */
     brg_rec ready = {
         .kind = BRG_REC_READY, .func = BRG_FUNC_ALL_GATHER, .step = (uint32_t)sched->step};
     for (int i = 0; i < count; i++) {
         brg_group *group = &sched->groups[groups[i]];
-        group->updated = updated;
+        group->update = update;
         group->gathered_step = sched->step + 1;
         brg_streams_clear(group->waited);
         atomic_store_explicit(&group->gather_state, BRG_GATHER_PENDING, memory_order_release);

@@ -65,12 +65,12 @@ static brg_status combine_instances_locked(brg_scheduler *sched, brg_group *grou
                            ctx->device.rt->stream_wait_event(ctx->comm_stream, group->reduce_done),
                            "stream_wait_event"),
             out);
-    BRG_TRY(brg_sched_launch_locked(sched, group,
-                                    &(brg_launch){.ctx = ctx,
-                                                  .func = BRG_FUNC_ALL_REDUCE,
-                                                  .call = combine_bucket,
-                                                  .watch = &group->combine_watch,
-                                                  .step = sched->trace_step}),
+    BRG_TRY(brg_sched_launch_locked(sched, &(brg_launch){.ctx = ctx,
+                                                         .groups = &group->id,
+                                                         .num_groups = 1,
+                                                         .func = BRG_FUNC_ALL_REDUCE,
+                                                         .call = combine_bucket,
+                                                         .step = sched->trace_step}),
             out);
 out:
     return status;
@@ -89,12 +89,12 @@ static brg_status issue_reduction_locked(brg_scheduler *sched, brg_group *group)
     BRG_TRY(brg_sched_copy_in_locked(sched, group), out);
     if (sched->options.check_grads)
         BRG_TRY(brg_sched_check_grads_locked(sched, group), out);
-    BRG_TRY(brg_sched_launch_locked(sched, group,
-                                    &(brg_launch){.ctx = group->ctx,
-                                                  .func = brg_reduce_func(sched),
-                                                  .call = reduce_bucket,
-                                                  .watch = &group->reduce_watch,
-                                                  .step = sched->trace_step}),
+    BRG_TRY(brg_sched_launch_locked(sched, &(brg_launch){.ctx = group->ctx,
+                                                         .groups = &group->id,
+                                                         .num_groups = 1,
+                                                         .func = brg_reduce_func(sched),
+                                                         .call = reduce_bucket,
+                                                         .step = sched->trace_step}),
             out);
     if (sched->instance_ctx)
         BRG_TRY(combine_instances_locked(sched, group), out);
@@ -210,6 +210,17 @@ static void record_late_ready(brg_scheduler *sched, brg_stream stream)
     brg_timeline_unref(timeline, now);
 }
 
+/* Whether no later reduction ends on the same stream as the one at position `i` of the order. */
+static bool is_last_on_stream(const brg_scheduler *sched, int i)
+{
+    const brg_context *ctx = sched->groups[sched->order[i]].ctx;
+    while (++i < sched->num_groups)
+        if (sched->instance_ctx || sched->groups[sched->order[i]].ctx == ctx)
+            return false;
+    return true;
+}
+
+/* One wait for each communication stream; for each group where the trace shows the waits. */
 static brg_status wait_for_all(brg_scheduler *sched, brg_stream stream)
 {
     brg_context *ctx = sched->ctx;
@@ -220,6 +231,8 @@ static brg_status wait_for_all(brg_scheduler *sched, brg_stream stream)
     int before = brg_timeline_stamp(timeline, stream);
     for (int i = 0; i < sched->num_groups; i++) {
         brg_group *group = &sched->groups[sched->order[i]];
+        if (!timeline && !is_last_on_stream(sched, i))
+            continue;
         BRG_TRY(brg_context_rt(ctx,
                                ctx->device.rt->stream_wait_event(stream, brg_group_reduced(group)),
                                "stream_wait_event"),

@@ -81,9 +81,11 @@ typedef struct brg_group {
 
     /* parameters */
     _Atomic int gather_state;
-    uint64_t gathered_step; /* step counter + 1 of the last start; 0: never */
-    void *updated; /* event behind the optimizer's update; owned by the group it was recorded for */
-    void *own_updated;
+    uint64_t gathered_step;   /* step counter + 1 of the last start; 0: never */
+    struct brg_group *update; /* the group whose `updated` is behind this one's last update */
+    void *updated;            /* event behind an optimizer's update of several groups */
+    unsigned followed_by;     /* communication streams that wait for `updated` since it was
+                                 recorded: 1 of the scheduler's context, 2 of the expert context */
     void *gather_done; /* what consumers wait for: own_gather_done, or that of a whole replay */
     void *own_gather_done;
     brg_watch_slot gather_watch;
@@ -284,17 +286,18 @@ brg_status brg_sched_compare_ranks(brg_scheduler *sched, brg_context *ctx);
 brg_status brg_sched_agree_orders(brg_scheduler *sched);
 void brg_sched_default_orders(brg_scheduler *sched);
 
-/* launch.c: one group's collectives on ctx->comm_stream. `call` issues that of one bucket;
- * watch->event is recorded behind them all. Locks held. */
+/* launch.c: the collectives of some groups on ctx->comm_stream, and behind them each group's event
+ * of its reduction, combination or gather. `call` issues the collective of one bucket. Locks held.
+ */
 typedef struct brg_launch {
     brg_context *ctx;
+    const int *groups; /* ids, at least one */
+    int num_groups;
     brg_func func;
     int (*call)(brg_scheduler *sched, const brg_bucket *bucket, void *comm);
-    brg_watch_slot *watch;
     uint32_t step; /* for the trace */
 } brg_launch;
-brg_status brg_sched_launch_locked(brg_scheduler *sched, brg_group *group,
-                                   const brg_launch *launch);
+brg_status brg_sched_launch_locked(brg_scheduler *sched, const brg_launch *launch);
 
 /* Emits `like` once for each bucket of the group; takes no reference of the stamps away. */
 void brg_sched_record(brg_scheduler *sched, const brg_group *group, const brg_rec *like, int stamp0,

@@ -27,6 +27,8 @@ constexpr double GRAM_RATIO = 1.25;
  * symmetric product; more is of no use. */
 constexpr int64_t WANTED_TILES = 2112;
 constexpr int MAX_BATCH = 64;
+/* But many small ones, in at most this much memory, whose launches take longer than their work. */
+constexpr size_t SMALL_WORKSPACE = (size_t)64 << 20;
 constexpr size_t DEFAULT_WORKSPACE = (size_t)4 << 30; /* but a quarter of free memory at most */
 /* Slope at 1 of a first step (cans) that needs a restart right after it. */
 constexpr double STEEP = 20;
@@ -166,10 +168,11 @@ int open_device(brg_ns_device *device)
 void cut_batches(shape_group *group, size_t limit)
 {
     const int64_t tiles = (group->shape.side + 127) / 128, count = (int64_t)group->members.size();
-    int64_t most = std::min<int64_t>(WANTED_TILES / (tiles * (tiles + 1) / 2), MAX_BATCH);
     group->shape.batch = 1;
-    most = std::min<int64_t>(
-        most, (int64_t)(limit / brg_ns_memory_bytes(&group->shape, group->gram_allowed)));
+    const size_t bytes = brg_ns_memory_bytes(&group->shape, group->gram_allowed);
+    int64_t most = std::max<int64_t>(MAX_BATCH, (int64_t)(SMALL_WORKSPACE / bytes));
+    most = std::min<int64_t>(most, WANTED_TILES / (tiles * (tiles + 1) / 2));
+    most = std::min<int64_t>(most, (int64_t)(limit / bytes));
     most = std::max<int64_t>(most, 1);
     const int64_t batches = (count + most - 1) / most;
     for (int64_t i = 0; i < batches; i++)

@@ -94,9 +94,10 @@ struct brg_ns_program {
     brg_ns_choice choice;
     brg_ns_product products[BRG_NS_KINDS];
     std::vector<brg_ns_call> calls;
-    brg_ns_buffer result; /* X or Y */
-    char *memory;         /* of the buffers; not owned */
-    void **pointers;      /* owned */
+    brg_ns_buffer result;  /* X or Y */
+    char *memory;          /* of the buffers; not owned */
+    void **pointers;       /* owned */
+    cudaGraphExec_t graph; /* all of `calls`; owned */
 };
 
 /* cuda_ns.cu */
@@ -122,11 +123,12 @@ size_t brg_ns_pointer_count(const brg_ns_shape *shape, brg_ns_method method);
 int brg_ns_call_run(const brg_ns_device *device, const brg_ns_shape *shape,
                     const brg_ns_product *product, const cublasLtMatmulAlgo_t *algo,
                     const brg_ns_call *call, char *memory, cudaStream_t stream);
-/* `memory` outlives the program. */
+/* `memory` outlives the program; it is overwritten. */
 int brg_ns_program_make(const brg_ns_device *device, const brg_ns_shape *shape,
                         const brg_ns_polynomial *polynomial, const brg_ns_choice *choice,
                         char *memory, brg_ns_program *program);
 void brg_ns_program_free(brg_ns_program *program);
+/* One launch of a graph; launches each product if the stream is being captured. */
 int brg_ns_program_run(const brg_ns_device *device, const brg_ns_program *program,
                        cudaStream_t stream);
 

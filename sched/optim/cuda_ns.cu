@@ -347,6 +347,49 @@ static void gram_form(const brg_ns_polynomial *polynomial, double scale, brg_ns_
     program->result = x;
 }
 
+static int run_calls(const brg_ns_device *device, const brg_ns_program *program,
+                     cudaStream_t stream)
+{
+    int error = 0;
+    for (size_t i = 0; i < program->calls.size() && !error; i++) {
+        const brg_ns_call *call = &program->calls[i];
+        const int kind = call->kind < BRG_NS_KINDS ? call->kind : 0; /* shift uses no product */
+        error = brg_ns_call_run(device, &program->shape, &program->products[kind],
+                                &program->choice.algo[kind], call, program->memory, stream);
+    }
+    return error;
+}
+
+/* A product takes the host some 5 us to launch, small ones take the device less. */
+static int make_graph(const brg_ns_device *device, brg_ns_program *program)
+{
+    cudaStream_t stream = nullptr;
+    cudaGraph_t graph = nullptr;
+    int error = cudaStreamSynchronize(nullptr); /* pointers are copied: `stream` waits for none */
+    if (!error)
+        error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (!error) /* what is loaded or set up by a first launch must not be in a capture */
+        error = run_calls(device, program, stream);
+    if (!error)
+        error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
+    if (!error) {
+        error = run_calls(device, program, stream);
+        int ended = cudaStreamEndCapture(stream, &graph);
+        error = error ? error : ended;
+    }
+    if (!error)
+        error = cudaGraphInstantiateWithFlags(&program->graph, graph, 0);
+    if (!error)
+        error = cudaGraphUpload(program->graph, stream);
+    if (!error)
+        error = cudaStreamSynchronize(stream);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (stream)
+        cudaStreamDestroy(stream);
+    return error;
+}
+
 int brg_ns_program_make(const brg_ns_device *device, const brg_ns_shape *shape,
                         const brg_ns_polynomial *polynomial, const brg_ns_choice *choice,
                         char *memory, brg_ns_program *program)
@@ -368,9 +411,9 @@ int brg_ns_program_make(const brg_ns_device *device, const brg_ns_shape *shape,
     for (const brg_ns_call &call : program->calls)
         if (call.kind < BRG_NS_KINDS)
             count += brg_ns_pointer_count(shape, choice->method[call.kind]);
-    if (count == 0)
-        return 0;
-    int error = cudaMalloc((void **)&program->pointers, count * sizeof(void *));
+    int error = 0;
+    if (count > 0)
+        error = cudaMalloc((void **)&program->pointers, count * sizeof(void *));
     void **at = program->pointers;
     for (brg_ns_call &call : program->calls) {
         if (error || call.kind >= BRG_NS_KINDS || !brg_ns_method_cuts(choice->method[call.kind]))
@@ -378,7 +421,7 @@ int brg_ns_program_make(const brg_ns_device *device, const brg_ns_shape *shape,
         error = brg_ns_call_pointers(shape, choice->method[call.kind], memory, &call, at);
         at += brg_ns_pointer_count(shape, choice->method[call.kind]);
     }
-    return error;
+    return error ? error : make_graph(device, program);
 }
 
 void brg_ns_program_free(brg_ns_program *program)
@@ -387,17 +430,18 @@ void brg_ns_program_free(brg_ns_program *program)
         brg_ns_product_free(&product);
     cudaFree(program->pointers);
     program->pointers = nullptr;
+    if (program->graph)
+        cudaGraphExecDestroy(program->graph);
+    program->graph = nullptr;
 }
 
 int brg_ns_program_run(const brg_ns_device *device, const brg_ns_program *program,
                        cudaStream_t stream)
 {
-    int error = 0;
-    for (size_t i = 0; i < program->calls.size() && !error; i++) {
-        const brg_ns_call *call = &program->calls[i];
-        const int kind = call->kind < BRG_NS_KINDS ? call->kind : 0; /* shift uses no product */
-        error = brg_ns_call_run(device, &program->shape, &program->products[kind],
-                                &program->choice.algo[kind], call, program->memory, stream);
-    }
-    return error;
+    cudaStreamCaptureStatus capture;
+    int error = cudaStreamIsCapturing(stream, &capture);
+    if (error)
+        return error;
+    return capture == cudaStreamCaptureStatusNone ? cudaGraphLaunch(program->graph, stream)
+                                                  : run_calls(device, program, stream);
 }
