@@ -151,7 +151,8 @@ BRG_API void brg_optimizer_destroy(brg_optimizer *optimizer);
  * scaled on its own.
  * @return BRG_ERR_INVALID_ARGUMENT unless num_row_groups * sum(block_rows) is the number of rows
  * and
- *         @p optimizer is a Muon that owns @p param. Blocks until its last step is done. */
+ *         @p optimizer is a Muon that owns @p param. On the device `cuda` BRG_ERR_STATE while there
+ *         are graphs of the scheduler. Blocks until its last step is done. */
 BRG_API brg_status brg_muon_set_row_split(brg_optimizer *optimizer, int param,
                                           int64_t num_row_groups, const int64_t *block_rows,
                                           int num_blocks);

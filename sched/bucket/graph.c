@@ -271,6 +271,7 @@ brg_status brg_graph_capture_end(brg_scheduler *sched, brg_stream stream, brg_gr
     else
         status = ended != BRG_OK ? ended : left;
     if (status == BRG_OK) {
+        sched->num_graphs++;
         *out = graph;
         return BRG_OK;
     }
@@ -364,5 +365,6 @@ void brg_graph_destroy(brg_graph *graph)
         rt->event_synchronize(sched->joined_event);
     brg_timeline_harvest(sched->ctx->timeline, BRG_NO_STAMP);
     rt->graph_destroy(graph->exec);
+    sched->num_graphs--;
     free_graph(graph);
 }

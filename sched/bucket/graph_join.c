@@ -37,6 +37,14 @@ brg_status brg_sched_refuse_in_capture(const brg_scheduler *sched, const char *f
                     function);
 }
 
+brg_status brg_sched_refuse_with_graphs(const brg_scheduler *sched, const char *function)
+{
+    if (!sched->capture && !sched->num_graphs)
+        return BRG_OK;
+    return brg_fail(BRG_ERR_STATE, "%s: %d graphs of the scheduler use what it would free",
+                    function, sched->num_graphs + (sched->capture != NULL));
+}
+
 void brg_sched_add_graph_hook(brg_scheduler *sched, brg_graph_hook *hook)
 {
     hook->next = sched->graph_hooks;

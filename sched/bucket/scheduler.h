@@ -172,6 +172,7 @@ struct brg_scheduler {
 
     /* graphs */
     brg_graph *capture; /* being captured; NULL: none */
+    int num_graphs;     /* captured and not destroyed */
     brg_graph_hook *graph_hooks;
     void *joined_event; /* behind the last capture or replay; NULL: there has been none */
     brg_watch_slot replay_watch;

@@ -105,6 +105,9 @@ void brg_sched_add_graph_hook(brg_scheduler *sched, brg_graph_hook *hook);
 void brg_sched_remove_graph_hook(brg_scheduler *sched, brg_graph_hook *hook);
 /* BRG_ERR_STATE, naming the function, during a capture: for what waits for the device. */
 brg_status brg_sched_refuse_in_capture(const brg_scheduler *sched, const char *function);
+/* BRG_ERR_STATE, naming the function, while the scheduler has graphs: for what frees memory that
+ * their kernels use. */
+brg_status brg_sched_refuse_with_graphs(const brg_scheduler *sched, const char *function);
 
 /* The parts of a context that optimizers use. */
 

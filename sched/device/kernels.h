@@ -153,8 +153,9 @@ typedef struct brg_kernels {
     int (*store_double)(double *dst, double value, void *stream);
 
     /* Muon over `count` matrices: plans batches of equal shapes, allocates the workspace, tunes.
-     * Blocks. On failure returns an error and writes a message. `matrices` is copied. Two plans
-     * give the same bits if they made the same choices, which a cache file sees to. */
+     * Blocks. On failure returns an error and writes a message. `matrices` is copied. A matrix gets
+     * the same bits from every plan that makes the same choice for its shape, whatever else is in
+     * it; plans that share a cache file, or a process, do. */
     int (*muon_create)(const brg_muon_matrix *matrices, int count, const brg_muon_config *config,
                        brg_muon_plan **plan, char *message, size_t message_bytes);
     /* Momentum, Nesterov, norm, Newton-Schulz, scale, decay, apply and weight cast of all matrices.
@@ -165,7 +166,8 @@ typedef struct brg_kernels {
     /* Human-readable choices, one line a shape; valid until the plan is destroyed. */
     const char *(*muon_describe)(const brg_muon_plan *plan);
     /* Newton-Schulz alone on what lies in the workspace, all batches: for benchmarks. muon_update()
-     * before it puts sensible values there. */
+     * before it puts sensible values there. Not the vectors and small matrices that need no
+     * workspace. */
     int (*muon_ns_run)(brg_muon_plan *plan, void *stream);
 
     const char *(*error_string)(int error);

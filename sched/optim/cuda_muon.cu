@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Muon's plan. Matrices of equal padded shape, tall or wide, are orthogonalised in batches that
- * share one workspace, one batch after another.
+ * share one workspace, one batch after another. Vectors and small matrices go without products, in
+ * float64.
  *
- * Results are bitwise equal between runs and ranks that make the same choices: those of one cache
- * file, or a pinned algorithm on one version of cuBLAS. A batch's result does not depend on how
- * many matrices are in it, given the same products. */
+ * A matrix' result does not depend on how many others its rank has, nor on how they are batched: a
+ * shape's choice is made on a batch of the shape's own (cuda_ns_tune.cu), its cuBLASLt algorithms
+ * are used for every batch, and none of them splits sums. So ranks and runs that make the same
+ * choices get the same bits: those that share a cache file or a process. Others choose alike unless
+ * two candidates are as far apart as the tuner's threshold. */
 #include <algorithm>
 #include <cmath>
 #include <cstdarg>
@@ -26,19 +29,18 @@ constexpr double GRAM_RATIO = 1.25;
 /* A batch should fill the multiprocessors several times over with the 128 x 128 tiles of a
  * symmetric product; more is of no use. */
 constexpr int64_t WANTED_TILES = 2112;
-constexpr int MAX_BATCH = 64;
-/* But many small ones, in at most this much memory, whose launches take longer than their work. */
-constexpr size_t SMALL_WORKSPACE = (size_t)64 << 20;
 constexpr size_t DEFAULT_WORKSPACE = (size_t)4 << 30; /* but a quarter of free memory at most */
 /* Slope at 1 of a first step (cans) that needs a restart right after it. */
 constexpr double STEEP = 20;
 
 struct batch {
-    brg_ns_program program;
-    int first_item;
+    brg_muon_way way;
+    int first_item, count;
+    brg_ns_program program; /* BRG_MUON_BATCHED */
 };
 
 struct shape_group {
+    brg_muon_way way;         /* unless batched, all shapes are in one group */
     brg_ns_shape shape;       /* batch: of the largest */
     std::vector<int> members; /* matrices */
     std::vector<int> sizes;   /* of batches */
@@ -50,6 +52,7 @@ struct shape_group {
 struct brg_muon_plan {
     brg_ns_device device;
     brg_ns_polynomial polynomial;
+    brg_ns_schedule schedule; /* the same */
     brg_muon_momentum momentum;
     double eps;
     int count;
@@ -113,7 +116,7 @@ std::vector<int> default_restarts(const brg_ns_polynomial &polynomial)
 
 int check_config(const brg_muon_config *config, char *message, size_t bytes)
 {
-    if (config->num_steps < 1 || !config->tuples)
+    if (config->num_steps < 1 || config->num_steps > BRG_NS_MAX_STEPS || !config->tuples)
         return fail(cudaErrorInvalidValue, message, bytes, "Newton-Schulz with %d steps",
                     config->num_steps);
     if (config->precision < BRG_NS_FP16 || config->precision > BRG_NS_FP32)
@@ -135,9 +138,12 @@ int check_config(const brg_muon_config *config, char *message, size_t bytes)
 
 void read_config(const brg_muon_config *config, brg_muon_plan *plan)
 {
-    for (int i = 0; i < config->num_steps; i++)
+    plan->schedule.num_steps = config->num_steps;
+    for (int i = 0; i < config->num_steps; i++) {
         plan->polynomial.tuples.insert(plan->polynomial.tuples.end(), config->tuples[i],
                                        config->tuples[i] + 3);
+        std::copy_n(config->tuples[i], 3, plan->schedule.tuples[i]);
+    }
     if (config->num_restarts < 0)
         plan->polynomial.restarts = default_restarts(plan->polynomial);
     else
@@ -168,11 +174,14 @@ int open_device(brg_ns_device *device)
 void cut_batches(shape_group *group, size_t limit)
 {
     const int64_t tiles = (group->shape.side + 127) / 128, count = (int64_t)group->members.size();
+    if (group->way != BRG_MUON_BATCHED) {
+        group->sizes.push_back((int)count);
+        return;
+    }
     group->shape.batch = 1;
-    const size_t bytes = brg_ns_memory_bytes(&group->shape, group->gram_allowed);
-    int64_t most = std::max<int64_t>(MAX_BATCH, (int64_t)(SMALL_WORKSPACE / bytes));
-    most = std::min<int64_t>(most, WANTED_TILES / (tiles * (tiles + 1) / 2));
-    most = std::min<int64_t>(most, (int64_t)(limit / bytes));
+    int64_t most = std::min<int64_t>(WANTED_TILES / (tiles * (tiles + 1) / 2), BRG_NS_MAX_BATCH);
+    most = std::min<int64_t>(
+        most, (int64_t)(limit / brg_ns_memory_bytes(&group->shape, group->gram_allowed)));
     most = std::max<int64_t>(most, 1);
     const int64_t batches = (count + most - 1) / most;
     for (int64_t i = 0; i < batches; i++)
@@ -180,15 +189,27 @@ void cut_batches(shape_group *group, size_t limit)
     group->shape.batch = group->sizes[0];
 }
 
+/* Bfloat16 is asked for as what others do, with its errors. */
+brg_muon_way way_of(const brg_muon_matrix &matrix, int precision)
+{
+    if (precision == BRG_NS_BF16)
+        return BRG_MUON_BATCHED;
+    if (matrix.rows == 1 || matrix.cols == 1)
+        return BRG_MUON_VECTOR;
+    return matrix.rows * matrix.cols <= BRG_NS_SMALL_ELEMS ? BRG_MUON_SMALL : BRG_MUON_BATCHED;
+}
+
 std::vector<shape_group> group_matrices(const brg_muon_matrix *matrices, int count,
                                         const brg_muon_config *config)
 {
     std::vector<shape_group> groups;
     for (int i = 0; i < count; i++) {
+        const brg_muon_way way = way_of(matrices[i], config->precision);
         int64_t side = padded(std::min(matrices[i].rows, matrices[i].cols));
         int64_t length = padded(std::max(matrices[i].rows, matrices[i].cols));
         auto same = [&](const shape_group &g) {
-            return g.shape.side == side && g.shape.length == length;
+            return g.way == way &&
+                   (way != BRG_MUON_BATCHED || (g.shape.side == side && g.shape.length == length));
         };
         auto group = std::find_if(groups.begin(), groups.end(), same);
         if (group == groups.end()) {
@@ -198,7 +219,9 @@ std::vector<shape_group> group_matrices(const brg_muon_matrix *matrices, int cou
             bool gram = config->algorithm == BRG_NS_GRAM ||
                         (config->algorithm == BRG_NS_AUTO && precision != BRG_NS_BF16 &&
                          side >= SMALL_SIDE && (double)length >= GRAM_RATIO * (double)side);
-            groups.push_back({{side, length, 1, precision}, {}, {}, gram});
+            if (way != BRG_MUON_BATCHED)
+                precision = BRG_NS_FP32;
+            groups.push_back({way, {side, length, 1, precision}, {}, {}, gram});
             group = groups.end() - 1;
         }
         group->members.push_back(i);
@@ -250,37 +273,29 @@ void describe(brg_muon_plan *plan, const shape_group &group, const brg_ns_choice
             "\n";
 }
 
-/* The choice for a group, and its batches' programs. */
+/* The batches of a group, in the order of its items. */
 int plan_group(brg_muon_plan *plan, const shape_group &group, const brg_muon_config *config)
 {
     brg_ns_choice choice;
-    const std::string key =
-        brg_ns_cache_key(&plan->device, &group.shape, &plan->polynomial, config->algorithm);
-    bool cached = config->cache_file && brg_ns_cache_find(config->cache_file, key, &choice) &&
-                  (group.gram_allowed || !choice.gram) &&
-                  brg_ns_choice_usable(&plan->device, &group.shape, &choice);
+    bool cached = false;
     int error = 0;
-    if (!cached) {
-        error = brg_ns_tune(&plan->device, &group.shape, &plan->polynomial, config->algorithm,
-                            group.gram_allowed, plan->memory, &choice);
-        if (!error && config->cache_file)
-            brg_ns_cache_add(config->cache_file, key, &choice);
+    int first =
+        plan->batches.empty() ? 0 : plan->batches.back().first_item + plan->batches.back().count;
+    if (group.way != BRG_MUON_BATCHED) {
+        plan->batches.push_back({group.way, first, group.sizes[0], {}});
+        plan->description += (group.way == BRG_MUON_VECTOR ? "vectors: " : "small matrices: ") +
+                             std::to_string(group.sizes[0]) + ", fp64\n";
+        return 0;
     }
-    int first = plan->batches.empty()
-                    ? 0
-                    : plan->batches.back().first_item + plan->batches.back().program.shape.batch;
+    error = brg_ns_choose(&plan->device, &group.shape, &plan->polynomial, config->algorithm,
+                          group.gram_allowed, config->cache_file, &choice, &cached);
     for (size_t i = 0; i < group.sizes.size() && !error; i++) {
         brg_ns_shape shape = group.shape;
         shape.batch = group.sizes[i];
-        plan->batches.push_back({{}, first});
+        plan->batches.push_back({BRG_MUON_BATCHED, first, shape.batch, {}});
         first += shape.batch;
-        if (shape.batch != group.shape.batch &&
-            !brg_ns_choice_usable(&plan->device, &shape, &choice))
-            error = brg_ns_tune(&plan->device, &shape, &plan->polynomial, config->algorithm,
-                                group.gram_allowed, plan->memory, &choice);
-        if (!error)
-            error = brg_ns_program_make(&plan->device, &shape, &plan->polynomial, &choice,
-                                        plan->memory, &plan->batches.back().program);
+        error = brg_ns_program_make(&plan->device, &shape, &plan->polynomial, &choice, plan->memory,
+                                    &plan->batches.back().program);
     }
     if (!error)
         describe(plan, group, choice, cached);
@@ -303,7 +318,7 @@ int allocate(brg_muon_plan *plan, const std::vector<brg_muon_item> &items, size_
     if (!error)
         error = cudaMemcpy(plan->items, items.data(), items.size() * sizeof(brg_muon_item),
                            cudaMemcpyHostToDevice);
-    return error ? error : cudaDeviceSynchronize(); /* the tuner's stream waits for no other */
+    return error ? error : cudaDeviceSynchronize(); /* updates may run on any stream */
 }
 
 int build(brg_muon_plan *plan, const brg_muon_matrix *matrices, int count,
@@ -327,7 +342,8 @@ int build(brg_muon_plan *plan, const brg_muon_matrix *matrices, int count,
     std::vector<brg_muon_item> items;
     for (shape_group &group : groups) {
         cut_batches(&group, limit);
-        needed = std::max(needed, brg_ns_memory_bytes(&group.shape, group.gram_allowed));
+        if (group.way == BRG_MUON_BATCHED)
+            needed = std::max(needed, brg_ns_memory_bytes(&group.shape, group.gram_allowed));
         for (int member : group.members)
             items.push_back(make_item(&matrices[member], config, group.shape.precision));
     }
@@ -374,17 +390,23 @@ int brg_cuda_muon_update(brg_muon_plan *plan, const brg_step_state *state,
     int error = brg_muon_momentum_run(plan->items, plan->count, state, &plan->momentum,
                                       plan->partials, stream);
     for (size_t i = 0; i < plan->batches.size() && !error; i++) {
-        const brg_ns_program *program = &plan->batches[i].program;
-        const int first = plan->batches[i].first_item;
+        const batch &b = plan->batches[i];
+        const brg_ns_program *program = &b.program;
+        const brg_muon_item *items = plan->items + b.first_item;
+        const double *partials = plan->partials + (size_t)b.first_item * BRG_MUON_PARTIALS;
+        if (b.way != BRG_MUON_BATCHED) {
+            error = brg_muon_exact_run(b.way, items, b.count, state, hyper, &plan->momentum,
+                                       partials, plan->eps, &plan->schedule, stream);
+            continue;
+        }
         error = brg_muon_normalize_run(
-            plan->items + first, &program->shape, state, &plan->momentum,
-            plan->partials + (size_t)first * BRG_MUON_PARTIALS, plan->eps,
+            items, &program->shape, state, &plan->momentum, partials, plan->eps,
             brg_ns_buffer_at(&program->shape, plan->memory, BRG_NS_X), stream);
         if (!error)
             error = brg_ns_program_run(&plan->device, program, (cudaStream_t)stream);
         if (!error)
             error = brg_muon_apply_run(
-                plan->items + first, &program->shape, state, hyper,
+                items, &program->shape, state, hyper,
                 brg_ns_buffer_at(&program->shape, plan->memory, program->result), stream);
     }
     return error;
@@ -394,7 +416,9 @@ int brg_cuda_muon_ns_run(brg_muon_plan *plan, void *stream)
 {
     int error = 0;
     for (size_t i = 0; i < plan->batches.size() && !error; i++)
-        error = brg_ns_program_run(&plan->device, &plan->batches[i].program, (cudaStream_t)stream);
+        if (plan->batches[i].way == BRG_MUON_BATCHED)
+            error =
+                brg_ns_program_run(&plan->device, &plan->batches[i].program, (cudaStream_t)stream);
     return error;
 }
 

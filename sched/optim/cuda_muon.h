@@ -25,9 +25,13 @@
 
 #include "brigade/optimizer.h"
 #include "sched/optim/cuda.h"
+#include "sched/optim/ns.h"
 
 /* Singular values up to 16 stay finite, far above what any coefficient set leads to. */
 #define BRG_NS_FP16_SCALE 4096.0
+
+/* Matrices of a batch. */
+#define BRG_NS_MAX_BATCH 256
 
 /* Shared by all products of a plan, which run one after another. */
 struct brg_ns_device {
@@ -132,21 +136,24 @@ void brg_ns_program_free(brg_ns_program *program);
 int brg_ns_program_run(const brg_ns_device *device, const brg_ns_program *program,
                        cudaStream_t stream);
 
-/* cuda_ns_tune.cu. Times candidates on random data in `memory`; overwrites it. `algorithm`:
- * brg_ns_algorithm. */
-int brg_ns_tune(const brg_ns_device *device, const brg_ns_shape *shape,
-                const brg_ns_polynomial *polynomial, int algorithm, bool gram_allowed, char *memory,
-                brg_ns_choice *choice);
-/* Whether cuBLASLt accepts the choice's algorithms for this shape. */
-bool brg_ns_choice_usable(const brg_ns_device *device, const brg_ns_shape *shape,
-                          const brg_ns_choice *choice);
+/* cuda_ns_tune.cu */
+
+/* The choice for matrices of this shape, good for every number of them: shape->batch is not read.
+ * From the file (NULL: none), else what this process has chosen before, else timed on random data.
+ * `algorithm`: brg_ns_algorithm. *cached: whether the file had it. */
+int brg_ns_choose(const brg_ns_device *device, const brg_ns_shape *shape,
+                  const brg_ns_polynomial *polynomial, int algorithm, bool gram_allowed,
+                  const char *cache_file, brg_ns_choice *choice, bool *cached);
 
 /* cuda_ns_cache.cu */
 std::string brg_ns_cache_key(const brg_ns_device *device, const brg_ns_shape *shape,
                              const brg_ns_polynomial *polynomial, int algorithm);
+/* In the file, or with NULL among what this process has added. */
 bool brg_ns_cache_find(const char *file, const std::string &key, brg_ns_choice *choice);
-/* Failures are of no consequence: the next plan tunes again. */
-void brg_ns_cache_add(const char *file, const std::string &key, const brg_ns_choice *choice);
+/* Adds it for this process, and to the file if there is one. Where another came first, *choice
+ * becomes that one. That a file cannot be written is of no consequence: the next plan tunes again.
+ */
+void brg_ns_cache_add(const char *file, const std::string &key, brg_ns_choice *choice);
 
 /* cuda_muon_kernels.cu */
 
@@ -176,6 +183,16 @@ int brg_muon_momentum_run(const brg_muon_item *items, int count, const brg_step_
 int brg_muon_normalize_run(const brg_muon_item *items, const brg_ns_shape *shape,
                            const brg_step_state *state, const brg_muon_momentum *momentum,
                            const double *partials, double eps, void *x, void *stream);
+/* How a matrix is iterated: in a batch of equal shapes; or, since float32 products are not accurate
+ * enough there, as on the host in float64: vectors as the one singular value that they have, those
+ * up to BRG_NS_SMALL_ELEMS elements by one block of threads each. */
+enum brg_muon_way { BRG_MUON_BATCHED, BRG_MUON_SMALL, BRG_MUON_VECTOR };
+
+/* Normalises, iterates and applies `count` matrices or vectors in float64. */
+int brg_muon_exact_run(brg_muon_way way, const brg_muon_item *items, int count,
+                       const brg_step_state *state, const brg_hyper_state *hyper,
+                       const brg_muon_momentum *momentum, const double *partials, double eps,
+                       const brg_ns_schedule *schedule, void *stream);
 /* master = decay * master - lr * rate * X, and the parameter. */
 int brg_muon_apply_run(const brg_muon_item *items, const brg_ns_shape *shape,
                        const brg_step_state *state, const brg_hyper_state *hyper, const void *x,

@@ -5,7 +5,7 @@
  * (with Nesterov), apply 12.
  *
  * Arithmetic is in float64 and rounded once, as in muon_host.c; squares of 1e20 and 1e-20 need its
- * range. */
+ * range. Vectors and small matrices are iterated here too, in float64. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -18,6 +18,8 @@ namespace
 constexpr int THREADS = 256;
 constexpr int TILE = 64, QUADS = TILE / 4, ROW_STEP = THREADS / QUADS;
 constexpr int MAX_BLOCKS = 2048; /* for each matrix */
+constexpr int VECTOR_BLOCKS = 32;
+constexpr int MAX_GRID_Y = 65535;
 static_assert(BRG_MUON_PARTIALS == THREADS, "a block sums one partial a thread");
 
 struct quad {
@@ -134,6 +136,24 @@ __global__ void __launch_bounds__(THREADS)
         partials[blockIdx.y * (int64_t)BRG_MUON_PARTIALS + blockIdx.x] = sum;
 }
 
+/* The norm of matrix blockIdx.y, in all threads. */
+__device__ double norm_of(const double *partials)
+{
+    __shared__ double shared[THREADS / BRG_WARP], norm;
+    double sum = brg_block_sum<THREADS>(
+        partials[blockIdx.y * (int64_t)BRG_MUON_PARTIALS + threadIdx.x], shared);
+    if (threadIdx.x == 0)
+        norm = sqrt(sum);
+    __syncthreads();
+    return norm;
+}
+
+/* A NaN norm stays one: the comparison is false. */
+__device__ double divisor_of(double norm, double eps)
+{
+    return norm < eps ? eps : norm;
+}
+
 /* Element (row, col) of the matrix and its three right neighbours, normalised. */
 __device__ quad normalized(const brg_muon_item &item, int row, int col, double grad_scale,
                            const brg_muon_momentum &mom, double factor)
@@ -156,19 +176,12 @@ __global__ void __launch_bounds__(THREADS)
                      brg_muon_momentum mom, const double *partials, double eps, double scale,
                      void *iterates)
 {
-    __shared__ double shared[THREADS / BRG_WARP], shared_factor;
     __shared__ float tile_of[TILE][TILE + 1];
     if (!state->apply)
         return;
-    double sum = brg_block_sum<THREADS>(
-        partials[blockIdx.y * (int64_t)BRG_MUON_PARTIALS + threadIdx.x], shared);
-    if (threadIdx.x == 0) {
-        double norm = sqrt(sum);
-        /* A NaN norm stays one: the comparison is false. Zeros stay zeros, with eps = 0 too. */
-        shared_factor = norm == 0 ? 0.0 : scale / (norm < eps ? eps : norm);
-    }
-    __syncthreads();
-    const double factor = shared_factor;
+    const double norm = norm_of(partials);
+    /* Zeros stay zeros, with eps = 0 too. */
+    const double factor = norm == 0 ? 0.0 : scale / divisor_of(norm, eps);
     const brg_muon_item item = items[blockIdx.y];
     const double grad_scale = state->grad_scale;
     const int dtype = precision_dtype(shape.precision);
@@ -255,6 +268,117 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* What Newton-Schulz gets of an element. */
+__device__ double direction(const brg_muon_item &item, int64_t at, double grad_scale,
+                            const brg_muon_momentum &mom)
+{
+    double x = mom.ahead * load(item.momentum, BRG_FLOAT32, at, 1, false).v[0];
+    if (mom.aside != 0)
+        x += mom.aside * (grad_scale * load(item.grad, item.grad_dtype, at, 1, false).v[0]);
+    return x;
+}
+
+__device__ void apply_one(const brg_muon_item &item, int64_t at, double decay, double update)
+{
+    quad p = load(item.master, BRG_FLOAT32, at, 1, false);
+    p.v[0] = (float)(decay * p.v[0] - update);
+    store(item.master, BRG_FLOAT32, at, 1, false, p);
+    if (item.param != item.master)
+        store(item.param, item.param_dtype, at, 1, false, p);
+}
+
+/* A vector has one singular value, which is sent through the polynomials. */
+__global__ void __launch_bounds__(THREADS)
+    vector_kernel(const brg_muon_item *items, const brg_step_state *state,
+                  const brg_hyper_state *hyper, brg_muon_momentum mom, const double *partials,
+                  double eps, const __grid_constant__ brg_ns_schedule schedule)
+{
+    if (!state->apply)
+        return;
+    const double norm = norm_of(partials);
+    const brg_muon_item item = items[blockIdx.y];
+    double x = norm == 0 ? 0.0 : norm / divisor_of(norm, eps);
+    for (int step = 0; step < schedule.num_steps; step++) {
+        const double *tuple = schedule.tuples[step], a = x * x;
+        x *= tuple[0] + a * (tuple[1] + a * tuple[2]);
+    }
+    const double factor = norm == 0 ? 0.0 : hyper->lr * item.rate * (x / norm);
+    const double grad_scale = state->grad_scale, decay = hyper->decay;
+    const int64_t numel = (int64_t)item.rows * item.cols;
+    for (int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x; i < numel;
+         i += (int64_t)gridDim.x * THREADS) {
+        const int row = (int)(i / item.cols);
+        const int64_t at = offset_of(item, row, (int)(i - (int64_t)row * item.cols));
+        apply_one(item, at, decay, factor * direction(item, at, grad_scale, mom));
+    }
+}
+
+constexpr int PER_THREAD = BRG_NS_SMALL_ELEMS / THREADS; /* elements */
+static_assert(BRG_NS_SMALL_SIDE * BRG_NS_SMALL_SIDE <= BRG_NS_SMALL_ELEMS, "squares fit too");
+
+/* values[i] = f(i) for all i < count, where f reads `values` as they were. */
+template <typename F> __device__ void replace_all(double *values, int count, F f)
+{
+    double made[PER_THREAD];
+#pragma unroll
+    for (int k = 0; k < PER_THREAD; k++) {
+        int i = threadIdx.x + k * THREADS;
+        made[k] = i < count ? f(i) : 0.0;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < PER_THREAD; k++)
+        if (threadIdx.x + k * THREADS < count)
+            values[threadIdx.x + k * THREADS] = made[k];
+    __syncthreads();
+}
+
+/* A block of threads iterates a whole matrix, side x length, in shared memory. */
+__global__ void __launch_bounds__(THREADS)
+    small_kernel(const brg_muon_item *items, const brg_step_state *state,
+                 const brg_hyper_state *hyper, brg_muon_momentum mom, const double *partials,
+                 double eps, const __grid_constant__ brg_ns_schedule schedule)
+{
+    __shared__ double x[BRG_NS_SMALL_ELEMS], a[BRG_NS_SMALL_SIDE * BRG_NS_SMALL_SIDE];
+    if (!state->apply)
+        return;
+    const double norm = norm_of(partials), factor = norm == 0 ? 0.0 : 1 / divisor_of(norm, eps);
+    const brg_muon_item item = items[blockIdx.y];
+    const bool tall = item.rows > item.cols;
+    const int side = tall ? item.cols : item.rows, length = tall ? item.rows : item.cols;
+    const double grad_scale = state->grad_scale, decay = hyper->decay;
+    const double rate = hyper->lr * item.rate;
+    auto place = [&](int i) {
+        int row = i / length, col = i % length;
+        return tall ? offset_of(item, col, row) : offset_of(item, row, col);
+    };
+    replace_all(x, side * length,
+                [&](int i) { return direction(item, place(i), grad_scale, mom) * factor; });
+    for (int step = 0; step < schedule.num_steps; step++) {
+        const double *tuple = schedule.tuples[step];
+        replace_all(a, side * side, [&](int i) {
+            double sum = 0;
+            for (int k = 0; k < length; k++)
+                sum += x[i / side * length + k] * x[i % side * length + k];
+            return sum;
+        });
+        replace_all(a, side * side, [&](int i) {
+            double sum = 0;
+            for (int k = 0; k < side; k++)
+                sum += a[i / side * side + k] * a[k * side + i % side];
+            return tuple[1] * a[i] + tuple[2] * sum + (i / side == i % side ? tuple[0] : 0.0);
+        });
+        replace_all(x, side * length, [&](int i) {
+            double sum = 0;
+            for (int k = 0; k < side; k++)
+                sum += a[i / length * side + k] * x[k * length + i % length];
+            return sum;
+        });
+    }
+    for (int i = threadIdx.x; i < side * length; i += THREADS)
+        apply_one(item, place(i), decay, rate * x[i]);
+}
+
 /* A block of threads for each tile, within limits; one row of blocks for each matrix. */
 dim3 grid_of(int64_t rows, int64_t cols, int count)
 {
@@ -277,12 +401,26 @@ int launch(void (*kernel)(Params...), dim3 grid, void *stream, Args... args)
 int brg_muon_momentum_run(const brg_muon_item *items, int count, const brg_step_state *state,
                           const brg_muon_momentum *momentum, double *partials, void *stream)
 {
-    const int most = 65535; /* of a grid's second dimension */
     int error = 0;
-    for (int done = 0; done < count && !error; done += most)
-        error = launch(momentum_kernel, dim3(BRG_MUON_PARTIALS, (unsigned)min(most, count - done)),
-                       stream, items + done, state, *momentum,
-                       partials + (int64_t)done * BRG_MUON_PARTIALS);
+    for (int done = 0; done < count && !error; done += MAX_GRID_Y)
+        error = launch(
+            momentum_kernel, dim3(BRG_MUON_PARTIALS, (unsigned)min(MAX_GRID_Y, count - done)),
+            stream, items + done, state, *momentum, partials + (int64_t)done * BRG_MUON_PARTIALS);
+    return error;
+}
+
+int brg_muon_exact_run(brg_muon_way way, const brg_muon_item *items, int count,
+                       const brg_step_state *state, const brg_hyper_state *hyper,
+                       const brg_muon_momentum *momentum, const double *partials, double eps,
+                       const brg_ns_schedule *schedule, void *stream)
+{
+    const bool vectors = way == BRG_MUON_VECTOR;
+    int error = 0;
+    for (int done = 0; done < count && !error; done += MAX_GRID_Y)
+        error = launch(vectors ? vector_kernel : small_kernel,
+                       dim3(vectors ? VECTOR_BLOCKS : 1, (unsigned)min(MAX_GRID_Y, count - done)),
+                       stream, items + done, state, hyper, *momentum,
+                       partials + (int64_t)done * BRG_MUON_PARTIALS, eps, *schedule);
     return error;
 }
 

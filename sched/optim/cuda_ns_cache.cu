@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of autotuned choices: one line each, "key <tab> choice". The key names all that a choice
- * depends on; lines with other keys, and lines that do not read, are of no concern and are kept.
- * A new file is written beside the old one and renamed over it; of two ranks that add at the same
- * time one may lose its lines, which are found again by tuning. */
-#include <unistd.h>
+ * depends on, but no number of matrices; lines with other keys, and lines that do not read, are of
+ * no concern and are kept. Lines are added at the end under a lock, and only if there is none with
+ * the key: of ranks that tune at the same time all take what the first has found. */
+#include <sys/file.h>
 
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "sched/optim/cuda_muon.h"
 
@@ -60,19 +62,16 @@ bool read_choice(const char *text, brg_ns_choice *choice)
     return true;
 }
 
-std::vector<std::string> read_lines(const char *file)
+std::vector<std::string> read_lines(FILE *from)
 {
     std::vector<std::string> lines;
-    FILE *from = fopen(file, "r");
-    if (!from)
-        return lines;
     char *line = nullptr;
     size_t capacity = 0;
     ssize_t length;
+    rewind(from);
     while ((length = getline(&line, &capacity, from)) >= 0)
         lines.push_back(std::string(line, (size_t)length));
     free(line);
-    fclose(from);
     return lines;
 }
 
@@ -82,16 +81,28 @@ bool has_key(const std::string &line, const std::string &key)
            line[key.size()] == '\t';
 }
 
+bool find_line(const std::vector<std::string> &lines, const std::string &key, brg_ns_choice *choice)
+{
+    for (const std::string &line : lines)
+        if (has_key(line, key) && read_choice(line.c_str() + key.size() + 1, choice))
+            return true;
+    return false;
+}
+
+/* This process' choices, so that plans without a file agree too. */
+std::mutex table_lock;
+std::map<std::string, brg_ns_choice> table;
+
 } // namespace
 
 std::string brg_ns_cache_key(const brg_ns_device *device, const brg_ns_shape *shape,
                              const brg_ns_polynomial *polynomial, int algorithm)
 {
     static const char *precisions[] = {"fp16", "bf16", "fp32"};
-    std::string key = "brigade-ns-1 " + device->name + " cublas " + device->cublas_version + " " +
-                      std::to_string(shape->side) + "x" + std::to_string(shape->length) + " x" +
-                      std::to_string(shape->batch) + " " + precisions[shape->precision] +
-                      " algorithm " + std::to_string(algorithm) + " steps ";
+    std::string key = "brigade-ns-2 " + device->name + " cublas " + device->cublas_version + " " +
+                      std::to_string(shape->side) + "x" + std::to_string(shape->length) + " " +
+                      precisions[shape->precision] + " algorithm " + std::to_string(algorithm) +
+                      " steps ";
     for (int i = 0; i < polynomial->num_steps(); i++) /* degrees */
         key += polynomial->tuples[3 * i + 2] != 0 ? '5' : '3';
     key += " restarts";
@@ -102,25 +113,37 @@ std::string brg_ns_cache_key(const brg_ns_device *device, const brg_ns_shape *sh
 
 bool brg_ns_cache_find(const char *file, const std::string &key, brg_ns_choice *choice)
 {
-    for (const std::string &line : read_lines(file))
-        if (has_key(line, key) && read_choice(line.c_str() + key.size() + 1, choice))
-            return true;
-    return false;
+    if (!file) {
+        std::lock_guard<std::mutex> guard(table_lock);
+        auto found = table.find(key);
+        if (found != table.end())
+            *choice = found->second;
+        return found != table.end();
+    }
+    FILE *from = fopen(file, "re");
+    if (!from)
+        return false;
+    bool found = find_line(read_lines(from), key, choice);
+    fclose(from);
+    return found;
 }
 
-void brg_ns_cache_add(const char *file, const std::string &key, const brg_ns_choice *choice)
+void brg_ns_cache_add(const char *file, const std::string &key, brg_ns_choice *choice)
 {
-    std::string text;
-    for (const std::string &line : read_lines(file))
-        if (!has_key(line, key))
-            text += line.back() == '\n' ? line : line + "\n";
-    text += key + "\t" + write_choice(choice) + "\n";
-    const std::string temporary = std::string(file) + "." + std::to_string(getpid());
-    FILE *to = fopen(temporary.c_str(), "w");
+    {
+        std::lock_guard<std::mutex> guard(table_lock);
+        *choice = table.emplace(key, *choice).first->second;
+    }
+    FILE *to = file ? fopen(file, "a+e") : nullptr;
     if (!to)
         return;
-    bool written = fwrite(text.data(), 1, text.size(), to) == text.size();
-    written = fclose(to) == 0 && written;
-    if (!written || rename(temporary.c_str(), file) != 0)
-        remove(temporary.c_str());
+    flock(fileno(to), LOCK_EX);
+    std::vector<std::string> lines = read_lines(to);
+    if (!find_line(lines, key, choice)) {
+        std::string text = !lines.empty() && lines.back().back() != '\n' ? "\n" : "";
+        text += key + "\t" + write_choice(choice) + "\n";
+        fseek(to, 0, SEEK_END);
+        fwrite(text.data(), 1, text.size(), to);
+    }
+    fclose(to); /* writes it, and unlocks */
 }

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses how a shape is iterated, by timing on the device: for each kind of product the method and
  * the cuBLASLt algorithm, then the form. Data are random: zeros run a fifth faster, since they
- * switch fewer transistors. */
+ * switch fewer transistors.
+ *
+ * Ranks have different numbers of a shape's matrices and yet must choose the same. So the batch on
+ * which candidates are timed depends on the shape alone, candidates are algorithms that work for
+ * every batch and whose sums no batch changes, they are tried in an order of preference, and each
+ * must clearly beat the best before it. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <algorithm>
 
 #include "sched/optim/cuda_muon.h"
 
@@ -11,10 +18,13 @@ namespace
 {
 
 constexpr int MAX_ALGOS = 8;
-constexpr int TIMED_RUNS = 5;
+constexpr int TIMED_RUNS = 5, TIMED_BURSTS = 3;
 /* What a later candidate must undercut, so that noise does not choose, and two ranks choose alike.
  */
-constexpr float CLEARLY = 0.98f;
+constexpr float CLEARLY = 0.97f;
+/* The batch that is timed: twice what one matrix of 4096 x 4096 has in tiles of 128 x 128, so that
+ * the last wave of tiles matters little; within some memory. */
+constexpr int64_t SAMPLE_TILES = 1056, SAMPLE_ELEMENTS = (int64_t)1 << 27;
 
 __device__ float random_value(int64_t i, unsigned seed)
 {
@@ -57,21 +67,23 @@ struct timer {
         if (stream)
             cudaStreamDestroy(stream);
     }
-    /* Milliseconds of a run; the first is not counted. */
+    /* Milliseconds of a run in the fastest burst; the first run is not counted. */
     template <typename F> int time(F run, float *ms)
     {
         int error = run();
-        if (!error)
+        for (int burst = 0; burst < TIMED_BURSTS && !error; burst++) {
+            float elapsed = 0;
             error = cudaEventRecord(start, stream);
-        for (int i = 0; i < TIMED_RUNS && !error; i++)
-            error = run();
-        if (!error)
-            error = cudaEventRecord(end, stream);
-        if (!error)
-            error = cudaEventSynchronize(end);
-        if (!error)
-            error = cudaEventElapsedTime(ms, start, end);
-        *ms /= TIMED_RUNS;
+            for (int i = 0; i < TIMED_RUNS && !error; i++)
+                error = run();
+            if (!error)
+                error = cudaEventRecord(end, stream);
+            if (!error)
+                error = cudaEventSynchronize(end);
+            if (!error)
+                error = cudaEventElapsedTime(&elapsed, start, end);
+            *ms = burst ? std::min(*ms, elapsed / TIMED_RUNS) : elapsed / TIMED_RUNS;
+        }
         return error;
     }
 };
@@ -107,7 +119,47 @@ brg_ns_call sample_call(brg_ns_kind kind, int precision)
     }
 }
 
-/* What cuBLASLt proposes. No split sums: they would make the result depend on the batch. */
+brg_ns_shape sample_of(const brg_ns_shape *shape)
+{
+    brg_ns_shape sample = *shape;
+    const int64_t tiles = (shape->side + 127) / 128;
+    int64_t batch = std::min(SAMPLE_TILES / (tiles * (tiles + 1) / 2),
+                             SAMPLE_ELEMENTS / (shape->side * shape->length));
+    sample.batch = (int)std::clamp<int64_t>(batch, 1, BRG_NS_MAX_BATCH);
+    return sample;
+}
+
+/* Whether cuBLASLt runs this algorithm on one matrix as on the largest batch, with unsplit sums:
+ * the order in which a matrix' products are added must not depend on the batch. */
+bool usable(const brg_ns_device *device, const brg_ns_shape *shape, brg_ns_kind kind,
+            brg_ns_method method, const cublasLtMatmulAlgo_t *algo)
+{
+    int32_t splits = 0;
+    size_t written = 0;
+    if (!brg_ns_method_fits(shape, method))
+        return false;
+    if (method == BRG_NS_KERNEL)
+        return true;
+    if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits,
+                                             sizeof splits, &written) ||
+        splits > 1)
+        return false;
+    bool fits = true;
+    for (int batch : {1, BRG_NS_MAX_BATCH}) {
+        brg_ns_product product = {};
+        cublasLtMatmulHeuristicResult_t result;
+        brg_ns_shape other = *shape;
+        other.batch = batch;
+        fits = fits && !brg_ns_product_make(&other, kind, method, &product) &&
+               !cublasLtMatmulAlgoCheck(device->lt, product.desc, product.a, product.b, product.d,
+                                        product.d, algo, &result) &&
+               result.workspaceSize <= device->workspace_bytes;
+        brg_ns_product_free(&product);
+    }
+    return fits;
+}
+
+/* What cuBLASLt proposes, the best first. */
 int propose(const brg_ns_device *device, const brg_ns_product *product,
             cublasLtMatmulHeuristicResult_t *found, int *count)
 {
@@ -152,6 +204,8 @@ int try_method(const brg_ns_device *device, const brg_ns_shape *shape, brg_ns_ki
     }
     for (int i = 0; i < count && !error; i++) {
         float ms = 0;
+        if (!usable(device, shape, kind, method, &found[i].algo))
+            continue;
         int refused = clock->time(
             [&] {
                 return brg_ns_call_run(device, shape, &product, &found[i].algo, &call, memory,
@@ -206,11 +260,10 @@ int time_form(const brg_ns_device *device, const brg_ns_shape *shape,
     return error;
 }
 
-} // namespace
-
-int brg_ns_tune(const brg_ns_device *device, const brg_ns_shape *shape,
-                const brg_ns_polynomial *polynomial, int algorithm, bool gram_allowed, char *memory,
-                brg_ns_choice *choice)
+/* Times candidates on random data in `memory`. */
+int tune(const brg_ns_device *device, const brg_ns_shape *shape,
+         const brg_ns_polynomial *polynomial, int algorithm, bool gram_allowed, char *memory,
+         brg_ns_choice *choice)
 {
     timer clock;
     brg_ns_choice found = {};
@@ -234,21 +287,42 @@ int brg_ns_tune(const brg_ns_device *device, const brg_ns_shape *shape,
     return error;
 }
 
-bool brg_ns_choice_usable(const brg_ns_device *device, const brg_ns_shape *shape,
-                          const brg_ns_choice *choice)
+bool choice_usable(const brg_ns_device *device, const brg_ns_shape *shape, bool gram_allowed,
+                   const brg_ns_choice *choice)
 {
-    bool usable = true;
-    for (int kind = 0; kind < BRG_NS_KINDS && usable; kind++) {
-        brg_ns_product product = {};
-        cublasLtMatmulHeuristicResult_t result;
-        usable = brg_ns_method_fits(shape, choice->method[kind]);
-        if (!usable || choice->method[kind] == BRG_NS_KERNEL)
-            continue;
-        usable = !brg_ns_product_make(shape, (brg_ns_kind)kind, choice->method[kind], &product) &&
-                 !cublasLtMatmulAlgoCheck(device->lt, product.desc, product.a, product.b, product.d,
-                                          product.d, &choice->algo[kind], &result) &&
-                 result.workspaceSize <= device->workspace_bytes;
-        brg_ns_product_free(&product);
+    bool all = gram_allowed || !choice->gram;
+    for (int kind = 0; kind < BRG_NS_KINDS && all; kind++)
+        all = usable(device, shape, (brg_ns_kind)kind, choice->method[kind], &choice->algo[kind]);
+    return all;
+}
+
+} // namespace
+
+int brg_ns_choose(const brg_ns_device *device, const brg_ns_shape *shape,
+                  const brg_ns_polynomial *polynomial, int algorithm, bool gram_allowed,
+                  const char *cache_file, brg_ns_choice *choice, bool *cached)
+{
+    const std::string key = brg_ns_cache_key(device, shape, polynomial, algorithm);
+    auto found = [&](const char *file) {
+        return brg_ns_cache_find(file, key, choice) &&
+               choice_usable(device, shape, gram_allowed, choice);
+    };
+    *cached = cache_file && found(cache_file);
+    if (*cached)
+        return 0;
+    if (!found(nullptr)) {
+        const brg_ns_shape sample = sample_of(shape);
+        char *memory = nullptr; /* of the sample alone: a plan may have smaller batches */
+        int error = cudaMalloc((void **)&memory, brg_ns_memory_bytes(&sample, gram_allowed));
+        if (!error)
+            error = tune(device, &sample, polynomial, algorithm, gram_allowed, memory, choice);
+        cudaFree(memory);
+        if (error)
+            return error;
     }
-    return usable;
+    const brg_ns_choice mine = *choice;
+    brg_ns_cache_add(cache_file, key, choice);
+    if (!choice_usable(device, shape, gram_allowed, choice)) /* somebody has edited the file */
+        *choice = mine;
+    return 0;
 }

@@ -253,17 +253,28 @@ brg_status brg_kernel_take_masters(brg_optimizer *member, brg_stream stream)
     return status;
 }
 
-brg_status brg_kernel_step_prepare(brg_optimizer *root, brg_stream stream)
+brg_status brg_kernel_step_check(brg_optimizer *root, brg_stream stream)
 {
-    brg_status status = BRG_OK;
-    bool captured = brg_optim_capturing(root, stream);
+    if (!brg_optim_capturing(root, stream))
+        return BRG_OK;
     for (int i = 0; i < brg_optim_num_members(root); i++) {
-        brg_optimizer *member = brg_optim_member(root, i);
-        if (captured && !member->masters_taken)
+        const brg_optimizer *member = brg_optim_member(root, i);
+        if (!member->masters_taken)
             return brg_fail(BRG_ERR_STATE,
                             "brg_step: the first step of the %s optimizer cannot be captured",
                             member->class->name);
-        if (!captured && member->class->prepare)
+    }
+    return BRG_OK;
+}
+
+brg_status brg_kernel_step_prepare(brg_optimizer *root, brg_stream stream)
+{
+    brg_status status = BRG_OK;
+    if (brg_optim_capturing(root, stream))
+        return BRG_OK;
+    for (int i = 0; i < brg_optim_num_members(root); i++) {
+        brg_optimizer *member = brg_optim_member(root, i);
+        if (member->class->prepare)
             BRG_TRY(member->class->prepare(member), out);
     }
 out:

@@ -358,6 +358,8 @@ brg_status brg_muon_set_row_split(brg_optimizer *optimizer, int param, int64_t n
     muon *self = (muon *)optimizer;
     BRG_ON_DEVICE(optimizer->ctx);
     BRG_TRY(check_row_split(self, param, num_row_groups, block_rows, num_blocks), out);
+    if (optimizer->device->kernels) /* whether or not this rank has a plan */
+        BRG_TRY(brg_sched_refuse_with_graphs(optimizer->sched, "row split"), out);
     BRG_TRY(brg_optim_wait(optimizer), out); /* no update may be reading it */
     for (int i = 0; i < optimizer->num_slots; i++) {
         if (optimizer->slots[i].param != param)

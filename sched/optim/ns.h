@@ -14,6 +14,11 @@ extern "C" {
 
 #define BRG_NS_MAX_STEPS 64
 
+/* Matrices up to this size are iterated in float64. The norm of a small matrix is made of few
+ * singular values, so after normalisation they lie near 1, where the polynomials are steep (cans
+ * has slope 26); and BLAS calls would cost more than such a matrix's arithmetic. */
+enum { BRG_NS_SMALL_ELEMS = 2048, BRG_NS_SMALL_SIDE = 45 /* of the largest square one */ };
+
 /* The polynomial of every step, iteration mode already applied: X <- aX + (bA + cA^2)X, A = XX^T.
  */
 typedef struct brg_ns_schedule {

@@ -16,11 +16,6 @@
 #include "sched/optim/blas.h"
 #include "sched/status.h"
 
-/* Matrices up to this size are iterated in float64. The norm of a small matrix is made of few
- * singular values, so after normalisation they lie near 1, where the polynomials are steep (cans
- * has slope 26); and BLAS calls would cost more than such a matrix's arithmetic. */
-enum { SMALL_ELEMS = 2048, SMALL_SIDE = 45 /* of the largest square one */ };
-
 static brg_status allocate(int64_t numel, size_t elem_bytes, void *memory)
 {
     size_t bytes = 0;
@@ -110,7 +105,7 @@ static double iterate_scalar(double x, const brg_ns_schedule *schedule)
 /* One step of the side x length matrix x, dense, into y. */
 static void small_step(int side, int length, const double *tuple, const double *x, double *y)
 {
-    double gram[SMALL_SIDE * SMALL_SIDE];
+    double gram[BRG_NS_SMALL_SIDE * BRG_NS_SMALL_SIDE];
     for (int i = 0; i < side; i++)
         for (int j = 0; j <= i; j++) {
             double sum = 0;
@@ -134,7 +129,7 @@ static void small_step(int side, int length, const double *tuple, const double *
 static void iterate_small(float *matrix, int rows, int cols, double divisor,
                           const brg_ns_schedule *schedule)
 {
-    double memory[2][SMALL_ELEMS];
+    double memory[2][BRG_NS_SMALL_ELEMS];
     double *x = memory[0], *y = memory[1];
     int tall = rows > cols, side = tall ? cols : rows, length = tall ? rows : cols;
     for (int r = 0; r < rows; r++)
@@ -178,7 +173,7 @@ float *brg_ns_orthogonalize_host(brg_ns_workspace *workspace, int64_t rows, int6
         multiply(workspace->x, numel, iterate_scalar(norm / divisor, schedule) / norm);
         return workspace->x;
     }
-    if (numel <= SMALL_ELEMS) {
+    if (numel <= BRG_NS_SMALL_ELEMS) {
         iterate_small(workspace->x, (int)rows, (int)cols, divisor, schedule);
         return workspace->x;
     }

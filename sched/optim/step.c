@@ -2,6 +2,7 @@
 /* brg_step() and what else callers do with an optimizer; how a step is put on streams depends on
  * the device: host_step.c, kernel_step.c. */
 #include <math.h>
+#include <stdio.h>
 
 #include "sched/optim/optimizer_impl.h"
 
@@ -42,20 +43,27 @@ static brg_status check_usable(const brg_optimizer *optimizer, const char *call)
     return BRG_OK;
 }
 
-/* A step that is half on the stream cannot be taken back, and the other ranks may be waiting for
- * its other half: the context ends. */
+/* The other ranks are waiting, or will be, for what this one does not do: aborted, their context
+ * ends too. The last error stays. */
 static brg_status give_up(brg_optimizer *root, brg_status status)
 {
-    root->broken = true;
-    return brg_context_fail(root->ctx, status, "brg_step: %s", brg_last_error());
+    char text[512];
+    snprintf(text, sizeof text, "%s", brg_last_error());
+    brg_context_fail(root->ctx, status, "brg_step: %s", text);
+    brg_context_abort(root->ctx);
+    return brg_fail(status, "%s", text);
 }
 
-/* What may fail without harm comes before anything is put on a stream. */
+/* What may fail without harm, on all ranks alike, comes before anything is put on a stream. That an
+ * optimizer cannot be prepared may be one rank's alone. */
 static brg_status begin(brg_optimizer *root, brg_step_job **job, brg_stream stream)
 {
     brg_status status;
     if (root->device->kernels) {
-        BRG_TRY(brg_kernel_step_prepare(root, stream), out);
+        BRG_TRY(brg_kernel_step_check(root, stream), out);
+        status = brg_kernel_step_prepare(root, stream);
+        if (status != BRG_OK)
+            return give_up(root, status);
         BRG_TRY(brg_sched_begin_step(root->sched, stream), out);
         return BRG_OK;
     }
@@ -89,7 +97,8 @@ brg_status brg_step(brg_optimizer *optimizer, brg_stream stream)
     BRG_TRY(brg_sched_end_step(optimizer->sched, stream), fail);
     optimizer->stepped = true;
     return BRG_OK;
-fail:
+fail: /* a step that is half on the stream cannot be taken back */
+    optimizer->broken = true;
     return give_up(optimizer, status);
 }
 

@@ -193,9 +193,19 @@ TEST(Bench, NewtonSchulz)
                               : 2 * 5 * (4. * 64 * 64 * 80 + 2. * 64 * 64 * 64);
         EXPECT_NEAR(number_of(row, "tflops") * number_of(row, "us") * 1e6 / flops, 1, 1e-3);
         json_t *peers = json_object_get(row, "peers");
-        ASSERT_EQ(json_array_size(peers), 1u) << "the first could not be measured";
+        ASSERT_EQ(json_array_size(peers), 2u) << "of two processes the first is not measured";
         EXPECT_EQ(string_of(json_array_get(peers, 0), "name"), "two");
     }
+    r = bench({"newton-schulz", "--shape", "32x32", "-n", "1", "--json", "--peer", "torch",
+               "--python", python});
+    ASSERT_EQ(r.code, 0) << r.err;
+    Json one(r.out);
+    EXPECT_EQ(json_array_size(json_object_get(json_array_get(one["results"], 0), "peers")), 1u);
+    r = bench({"newton-schulz", "--shape", "32x32", "-n", "1", "--peer-timeout", "1", "--python",
+               fake_python(dir, "echo '{\"peers\": [\"slow\"]}'\nsleep 3\n")});
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.err.find("more than 1 s"), std::string::npos) << r.err;
+    EXPECT_NE(r.out.find("32x32"), std::string::npos) << r.out;
 }
 
 TEST(Bench, StepOfAKnownModelAndItsTrace)

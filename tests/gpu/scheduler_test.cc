@@ -216,13 +216,17 @@ INSTANTIATE_TEST_SUITE_P(Gpu, GpuScheduler,
                          [](const testing::TestParamInfo<Mode> &info) { return info.param.name; });
 
 /* All ranks with the same gradients: their average is that gradient, to the bit. */
-TEST(GpuMuon, TwoRanksEqualOne)
+void compare_worlds(const Model *model)
 {
-    SKIP_UNLESS_RUNS(2);
     std::vector<float> values[3];
     for (int world : {1, 2})
         run_gpu_ranks(world, [&](int rank, brg_context *ctx) {
-            GpuTrainer t(ctx, plan_of({"", world, 1, 0, 1, 1, 0}));
+            Plan plan = plan_of({"", world, 1, 0, 1, 1, 0});
+            if (model) {
+                plan.model = *model;
+                plan.layout.bucket_size = 100000;
+            }
+            GpuTrainer t(ctx, plan);
             t.as_rank = 0;
             t.feedback = 0;
             brg_muon_options options = {};
@@ -235,6 +239,56 @@ TEST(GpuMuon, TwoRanksEqualOne)
                 values[world] = mine;
         });
     EXPECT_TRUE(same_bits(values[1], values[2]));
+    for (float value : values[1])
+        ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(GpuMuon, TwoRanksEqualOne)
+{
+    SKIP_UNLESS_RUNS(2);
+    compare_worlds(nullptr);
+}
+
+/* Shapes that are iterated by products, of which the two ranks have other numbers than one alone.
+ */
+TEST(GpuMuon, TwoRanksEqualOneWithProducts)
+{
+    SKIP_UNLESS_RUNS(2);
+    Model model;
+    for (int i = 0; i < 5; i++) {
+        std::string prefix = std::to_string(i) + ".";
+        model.add(prefix + "square", {256, 256});
+        model.add(prefix + "wide", {192, 640});
+        model.add(prefix + "narrow", {300, 72});
+        model.add(prefix + "bias", {256});
+    }
+    compare_worlds(&model);
+}
+
+TEST(GpuMuon, RowSplitsAreRefusedWhileGraphsUseThePlan)
+{
+    SKIP_UNLESS_RUNS(1);
+    run_gpu_ranks(1, [&](int, brg_context *ctx) {
+        Plan plan = plan_of({"", 1, 1, 0, 1, 1, 0});
+        plan.model = Model();
+        plan.model.add("fused", {48, 16});
+        GpuTrainer t(ctx, plan);
+        brg_muon_options options = {};
+        ASSERT_OK(brg_muon_create(t.sched, &options, &t.optimizer));
+        const int64_t whole = 48, blocks[] = {32, 8, 8};
+        ASSERT_OK(brg_muon_set_row_split(t.optimizer, 0, 1, &whole, 1));
+        t.train_step();
+        brg_graph *graph = nullptr;
+        ASSERT_OK(brg_graph_capture_begin(t.sched, t.main));
+        t.train_step();
+        EXPECT_EQ(brg_muon_set_row_split(t.optimizer, 0, 1, blocks, 3), BRG_ERR_STATE);
+        ASSERT_OK(brg_graph_capture_end(t.sched, t.main, &graph));
+        EXPECT_EQ(brg_muon_set_row_split(t.optimizer, 0, 1, blocks, 3), BRG_ERR_STATE);
+        ASSERT_OK(brg_graph_launch(graph, t.main));
+        brg_graph_destroy(graph);
+        ASSERT_OK(brg_muon_set_row_split(t.optimizer, 0, 1, blocks, 3));
+        t.train_step();
+    });
 }
 
 TEST(GpuStepStates, MainGradientsAndAccumulation)

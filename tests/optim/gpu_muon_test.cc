@@ -94,7 +94,69 @@ TEST_F(gpu_muon, SmallOddAndVectorShapes)
             Options o;
             o.tuples = tuples_of((brg_ns_coefficients)set);
             std::vector<float> g = ref::gaussian((size_t)rows * cols, rng);
-            EXPECT_LT(error_of(g, rows, cols, o), 1e-4) << rows << "x" << cols << " set " << set;
+            // Vectors and small matrices are iterated in float64, the rest in float32.
+            double bar = rows == 1 || cols == 1 || rows * cols <= BRG_NS_SMALL_ELEMS ? 3e-7 : 1e-4;
+            EXPECT_LT(error_of(g, rows, cols, o), bar) << rows << "x" << cols << " set " << set;
+        }
+}
+
+TEST_F(gpu_muon, SmallUpdatesEqualTheHosts)
+{
+    auto rng = test_rng(29);
+    brg_ns_schedule schedule;
+    ASSERT_EQ(brg_ns_schedule_make(BRG_NS_CANS, 0, nullptr, 0, &schedule), BRG_OK);
+    const int shapes[][2] = {{1, 777}, {777, 1}, {1, 1}, {45, 45}, {12, 100}, {100, 12}};
+    for (auto [rows, cols] : shapes)
+        for (int dtype : {BRG_FLOAT32, BRG_BFLOAT16, BRG_FLOAT16}) {
+            Options o;
+            o.tuples = tuples_of(BRG_NS_CANS);
+            o.grad_dtype = o.param_dtype = dtype;
+            o.nesterov = 1;
+            o.num_pieces = rows % 4 ? 1 : 4;
+            o.gap_rows = 3;
+            o.momentum = 0.9;
+            o.lr = 0.02;
+            o.wd = 0.1;
+            o.grad_scale = 0.25f;
+            Muon muon(kernels, rows, cols, 3, o);
+            std::vector<std::vector<float>> starts, grads;
+            for (int i = 0; i < 3; i++) {
+                starts.push_back(ref::gaussian((size_t)rows * cols, rng));
+                grads.push_back(muon.set_grad(
+                    i, i == 1 ? std::vector<float>((size_t)rows * cols) /* zeros stay zeros */
+                              : ref::gaussian((size_t)rows * cols, rng)));
+                muon.set_master(i, starts[i]);
+            }
+            muon.run(stream);
+            brg_ns_workspace workspace;
+            ASSERT_EQ(brg_ns_workspace_create((int64_t)rows * cols, std::min(rows, cols), true,
+                                              &workspace),
+                      BRG_OK);
+            brg_muon_hyper hyper = {o.lr,
+                                    o.momentum,
+                                    o.wd,
+                                    o.eps,
+                                    o.extra,
+                                    BRG_MOMENTUM_ACCUMULATE,
+                                    (brg_muon_scale)o.scale,
+                                    true};
+            for (int i = 0; i < 3; i++) {
+                std::vector<float> m(starts[i].size());
+                brg_update_target target = {starts[i].data(), starts[i].data(), grads[i].data(),
+                                            BRG_FLOAT32,      BRG_FLOAT32,      m.size(),
+                                            nullptr};
+                brg_muon_host(&target, m.data(), rows, cols, nullptr, o.grad_scale, &hyper,
+                              &schedule, &workspace);
+                EXPECT_LT(ref::relative_error(muon.master(i).data(),
+                                              ref::Vec(starts[i].begin(), starts[i].end())),
+                          5e-7)
+                    << rows << "x" << cols << " dtype " << dtype;
+                EXPECT_EQ(muon.momentum(i), m);
+                std::vector<float> master = muon.master(i), param = muon.param(i);
+                for (size_t k = 0; k < master.size() && dtype == BRG_BFLOAT16; k++)
+                    ASSERT_EQ(param[k], brg_float_from_bf16(brg_bf16_from_float(master[k])));
+            }
+            brg_ns_workspace_destroy(&workspace);
         }
 }
 
@@ -119,13 +181,26 @@ TEST_F(gpu_muon, ExtremeNormsAndZeros)
     }
 }
 
+// However many matrices of a shape a rank has, the bits are those of one alone.
 TEST_F(gpu_muon, BatchesEqualSinglesAndRepeatBitwise)
 {
     auto rng = test_rng(25);
-    for (int algorithm : {BRG_NS_STANDARD, BRG_NS_SYMMETRIC, BRG_NS_GRAM}) {
+    struct {
+        int rows, cols, count, precision, algorithm;
+    } cases[] = {{1024, 1536, 5, BRG_NS_FP16, BRG_NS_STANDARD},
+                 {1024, 1536, 5, BRG_NS_FP16, BRG_NS_SYMMETRIC},
+                 {1024, 1536, 5, BRG_NS_FP16, BRG_NS_GRAM},
+                 {1024, 1536, 5, BRG_NS_FP16, BRG_NS_AUTO},
+                 {1024, 1024, 5, BRG_NS_BF16, BRG_NS_AUTO},
+                 {512, 640, 5, BRG_NS_FP32, BRG_NS_AUTO},
+                 {333, 1001, 7, BRG_NS_FP16, BRG_NS_AUTO},
+                 {60, 200, 66, BRG_NS_FP16, BRG_NS_AUTO},
+                 {30, 40, 66, BRG_NS_FP16, BRG_NS_AUTO},
+                 {1, 300, 66, BRG_NS_FP16, BRG_NS_AUTO}};
+    for (auto [rows, cols, count, precision, algorithm] : cases) {
         Options o;
+        o.precision = precision;
         o.algorithm = algorithm;
-        const int rows = 1024, cols = 1536, count = 5;
         Muon batch(kernels, rows, cols, count, o), single(kernels, rows, cols, 1, o);
         std::vector<std::vector<float>> grads;
         for (int i = 0; i < count; i++) {
@@ -135,16 +210,11 @@ TEST_F(gpu_muon, BatchesEqualSinglesAndRepeatBitwise)
         batch.run(stream);
         std::vector<uint8_t> first = batch.memory().result();
         batch.run(stream);
-        EXPECT_EQ(first, batch.memory().result()) << algorithm;
-        // The same products give the same bits; timing may choose others for another batch.
-        auto products = [](const std::string &text) { return text.substr(text.find("XX^T")); };
-        if (products(batch.description()) != products(single.description()))
-            continue;
-        for (int i : {0, 3}) {
+        EXPECT_TRUE(first == batch.memory().result()) << batch.description();
+        for (int i : {0, 3, count - 1}) {
             single.set_grad(0, grads[i]);
             single.run(stream);
-            EXPECT_EQ(single.master(), batch.master(i))
-                << algorithm << "\n"
+            EXPECT_TRUE(single.master() == batch.master(i))
                 << batch.description() << single.description();
         }
     }
@@ -229,7 +299,7 @@ TEST_F(gpu_muon, ChoicesAreCached)
     const std::string file = testing::TempDir() + "brigade-ns-" + std::to_string(getpid());
     FILE *to = fopen(file.c_str(), "w");
     ASSERT_NE(to, nullptr);
-    fputs("a line of someone else\nbrigade-ns-1 cut off", to);
+    fputs("a line of someone else\nbrigade-ns-2 cut off", to);
     fclose(to);
     Options o;
     o.cache = file.c_str();
@@ -300,11 +370,7 @@ TEST_F(gpu_muon, AnUpdateInAGraph)
     eager.download();
     captured.download();
     for (int i = 0; i < 3; i++) {
-        std::vector<float> expected = eager.master(i);
-        // The two plans may have chosen differently.
-        EXPECT_LT(ref::relative_error(captured.master(i).data(),
-                                      ref::Vec(expected.begin(), expected.end())),
-                  5e-3);
+        EXPECT_TRUE(captured.master(i) == eager.master(i));
     }
     CUDA_CHECK(cudaGraphExecDestroy(replay));
     CUDA_CHECK(cudaGraphDestroy(graph));

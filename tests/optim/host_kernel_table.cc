@@ -229,6 +229,11 @@ int muon_create(const brg_muon_matrix *matrices, int count, const brg_muon_confi
                 brg_muon_plan **plan, char *message, size_t message_bytes)
 {
     host_kernel_counts().muon_create++;
+    if (host_kernel_counts().failing_creates.fetch_sub(1) > 0) {
+        snprintf(message, message_bytes, "no room for a plan");
+        return BRG_RT_NO_MEMORY;
+    }
+    host_kernel_counts().failing_creates++;
     auto *made = new brg_muon_plan{{matrices, matrices + count}, *config, {}, {}};
     int64_t elems = 1, side = 1;
     for (const brg_muon_matrix &m : made->matrices) {

@@ -17,6 +17,7 @@ const brg_device *host_kernel_device();
 struct HostKernelCounts {
     std::atomic<int> sum_squares{0}, sum_partials{0}, prepare_step{0}, adamw{0}, sgd{0}, convert{0},
         store_double{0}, muon_create{0}, muon_update{0}, muon_destroy{0};
+    std::atomic<int> failing_creates{0}; /* so many muon_create from now on fail */
 };
 HostKernelCounts &host_kernel_counts();
 

@@ -2,6 +2,9 @@
 // What a step on a device with a kernel table puts on streams, and when.
 #include "tests/optim/training.h"
 
+#include <atomic>
+#include <cstring>
+
 extern "C" {
 /* sched/optim/optimizer_impl.h, which is not C++. */
 brg_status brg_optim_refresh_lr(brg_optimizer *optimizer, brg_stream stream);
@@ -182,6 +185,29 @@ TEST(KernelStep, PlansFollowRowSplits)
         EXPECT_EQ(counts.muon_create - made, 2);
         EXPECT_EQ(counts.muon_destroy - gone, 1);
     });
+}
+
+TEST(KernelStep, ARankWithoutAPlanLeavesNoOtherWaiting)
+{
+    HostKernelCounts &counts = host_kernel_counts();
+    std::atomic<int> without{0}, others{0};
+    counts.failing_creates = 1;
+    run_ranks(3, [&](int, brg_context *ctx) {
+        Job job(ctx, small_model());
+        Optimizers all;
+        brg_optimizer *muon = all.muon(job.sched);
+        job.backward(0);
+        double norm = 0;
+        brg_status status = brg_step(muon, nullptr);
+        if (status != BRG_OK && strstr(brg_last_error(), "no room for a plan"))
+            without++;
+        else if (status != BRG_OK || brg_grad_norm(muon, &norm) != BRG_OK)
+            others++;
+        EXPECT_NE(brg_context_status(ctx), BRG_OK);
+    });
+    counts.failing_creates = 0;
+    EXPECT_EQ(without, 1);
+    EXPECT_EQ(others, 2);
 }
 
 TEST(KernelStep, LearningRatesAreStoredWhenTheyChange)

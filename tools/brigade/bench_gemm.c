@@ -9,8 +9,9 @@
 #include "sched/status.h"
 
 /* Values of cublas_api.h and library_types.h. */
-enum { OP_N = 0, OP_T = 1, GEMM_DEFAULT = -1, COMPUTE_32F = 68, COMPUTE_32F_FAST_TF32 = 77 };
-enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
+enum { OP_N = 0, OP_T = 1, GEMM_DEFAULT = -1 };
+enum { COMPUTE_32F = 68, COMPUTE_64F = 70, COMPUTE_32F_FAST_TF32 = 77 };
+enum { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 
 struct bench_cublas {
     void *library, *handle;
@@ -87,30 +88,39 @@ void bench_gemm_close(bench_cublas *cublas)
 
 static int cuda_type(brg_dtype dtype)
 {
-    return dtype == BRG_FLOAT32 ? CUDA_R_32F : dtype == BRG_FLOAT16 ? CUDA_R_16F : CUDA_R_16BF;
+    return dtype == BRG_FLOAT64   ? CUDA_R_64F
+           : dtype == BRG_FLOAT32 ? CUDA_R_32F
+           : dtype == BRG_FLOAT16 ? CUDA_R_16F
+                                  : CUDA_R_16BF;
 }
 
 /* cuBLAS is column-major: the transposed product, factors exchanged, is ours. */
 static int call_cublas(bench_cublas *cublas, const bench_gemm_call *call)
 {
-    const float one = 1;
+    const float alpha = (float)call->alpha, beta = (float)call->beta;
+    const bool wide = call->dtype == BRG_FLOAT64;
+    int compute = wide ? COMPUTE_64F : COMPUTE_32F;
+    if (call->dtype == BRG_FLOAT32)
+        compute = COMPUTE_32F_FAST_TF32;
     int lda = (int)(call->transpose_a ? call->m : call->k);
     int ldb = (int)(call->transpose_b ? call->k : call->n);
     int type = cuda_type(call->dtype);
-    return cublas->gemm(
-        cublas->handle, call->transpose_b ? OP_T : OP_N, call->transpose_a ? OP_T : OP_N,
-        (int)call->n, (int)call->m, (int)call->k, &one, call->b, type, ldb, call->a, type, lda,
-        &call->beta, call->c, cuda_type(call->c_dtype), (int)call->n,
-        call->dtype == BRG_FLOAT32 ? COMPUTE_32F_FAST_TF32 : COMPUTE_32F, GEMM_DEFAULT);
+    return cublas->gemm(cublas->handle, call->transpose_b ? OP_T : OP_N,
+                        call->transpose_a ? OP_T : OP_N, (int)call->n, (int)call->m, (int)call->k,
+                        wide ? (const void *)&call->alpha : (const void *)&alpha, call->b, type,
+                        ldb, call->a, type, lda,
+                        wide ? (const void *)&call->beta : (const void *)&beta, call->c,
+                        cuda_type(call->c_dtype), (int)call->n, compute, GEMM_DEFAULT);
 }
 
 static void call_host(void *arg)
 {
     const bench_gemm_call *call = arg;
-    cblas_sgemm(CblasRowMajor, call->transpose_a ? CblasTrans : CblasNoTrans,
-                call->transpose_b ? CblasTrans : CblasNoTrans, (int)call->m, (int)call->n,
-                (int)call->k, 1, call->a, (int)(call->transpose_a ? call->m : call->k), call->b,
-                (int)(call->transpose_b ? call->k : call->n), call->beta, call->c, (int)call->n);
+    cblas_sgemm(
+        CblasRowMajor, call->transpose_a ? CblasTrans : CblasNoTrans,
+        call->transpose_b ? CblasTrans : CblasNoTrans, (int)call->m, (int)call->n, (int)call->k,
+        (float)call->alpha, call->a, (int)(call->transpose_a ? call->m : call->k), call->b,
+        (int)(call->transpose_b ? call->k : call->n), (float)call->beta, call->c, (int)call->n);
 }
 
 brg_status bench_gemm_put(const bench_session *session, bench_cublas *cublas,

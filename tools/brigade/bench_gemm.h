@@ -5,14 +5,14 @@
 
 #include "tools/brigade/bench_session.h"
 
-/* Row-major and dense: c (m x n) = op(a) op(b) + beta c, the inner dimension is k. On the host all
- * three are float32. */
+/* Row-major and dense: c (m x n) = alpha op(a) op(b) + beta c, the inner dimension is k. On the
+ * host all three are float32; float64 is for all three, and with cuBLAS. */
 typedef struct bench_gemm_call {
     int64_t m, n, k;
     bool transpose_a, transpose_b; /* a is given as k x m, b as n x k */
     const void *a, *b;
     void *c;
-    float beta;
+    double alpha, beta;
     brg_dtype dtype, c_dtype; /* of a and b; of c */
 } bench_gemm_call;
 

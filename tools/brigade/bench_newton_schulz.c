@@ -9,19 +9,21 @@
 #include "sched/optim/kernels.h"
 #include "sched/status.h"
 #include "tools/brigade/bench.h"
+#include "tools/brigade/bench_ns_exact.h"
 #include "tools/brigade/bench_peer.h"
 #include "tools/brigade/bench_session.h"
 
-enum { MAX_SHAPES = 16, SHAPE_TEXT = 48 };
+enum { MAX_SHAPES = 16, SHAPE_TEXT = 48, NUM_PEERS = 2 };
 
 static const char *const precision_names[] = {"fp16", "bf16", "fp32", NULL}; /* brg_ns_precision */
 static const char *const algorithm_names[] = {"auto", "standard", "symmetric", "gram", NULL};
 static const char *const coefficient_names[] = {"quintic", "simple", "polar-express", "cans",
                                                 "aol",     NULL}; /* brg_ns_coefficients */
+static const char *const peer_names[] = {"all", "torch", "emerging-optimizers", NULL};
 
 static struct {
     int64_t rounds, steps;
-    int device, precision, algorithm, coefficients;
+    int device, precision, algorithm, coefficients, peers;
     const char *shapes;
     bool check, json;
     bench_peer_options peer;
@@ -45,8 +47,10 @@ static const cli_option options[] = {
      NULL},
     {"iters", 'n', CLI_INT, &args.rounds, "N", "Measurements, interleaved (default 20).", NULL, 1,
      BENCH_MAX_ROUNDS, NULL},
-    {"check", 'c', CLI_FLAG, &args.check, NULL,
-     "Also compare with the same polynomial in float64 on the CPU.", NULL, 0, 0, NULL},
+    {"check", 'c', CLI_FLAG, &args.check, NULL, "Also compare with the same polynomial in float64.",
+     NULL, 0, 0, NULL},
+    {"peer", 0, CLI_CHOICE, &args.peers, NULL, "Peers to measure, each in a process of its own (default all).",
+     peer_names, 0, 0, NULL},
     BENCH_PEER_OPTIONS(args.peer),
     BENCH_JSON_OPTION(&args.json),
     {.name = NULL}};
@@ -56,9 +60,11 @@ static const cli_command command = {
     .summary = "Time Newton-Schulz beside torch and Emerging-Optimizers.",
     .usage = "[--shape RxC[xB],...] [options]",
     .details =
-        "Gaussian matrices, all of one shape in one call. On the device cuda what is timed is a "
-        "whole Muon update: momentum, norm, iteration, and the write of master and weight; the "
-        "peers only normalise and iterate. On the host device it is the iteration. TFLOP/s counts "
+        "Gaussian matrices, all of one shape in one call. ms is the iteration alone; the peers "
+        "normalise, round and iterate, one matrix after another or in one batch, whichever is "
+        "faster. update, on the device cuda, is a whole Muon update: momentum, norm, "
+        "normalisation, "
+        "iteration, and the write of master and weight. TFLOP/s counts "
         "the standard form, steps * (4 s^2 l + 2 s^3) with s the smaller and l the larger side, "
         "whatever form is used: it compares times. error is the relative Frobenius norm of the "
         "first matrix' difference to float64.\n\n"
@@ -73,7 +79,7 @@ typedef struct shape {
 
 typedef struct job {
     bench_session session;
-    bench_peer peer;
+    bench_peer peer[NUM_PEERS];
     json_t *results;
     brg_ns_schedule schedule;
     shape shapes[MAX_SHAPES];
@@ -84,7 +90,7 @@ typedef struct job {
     brg_muon_matrix *matrices; /* cuda */
     brg_muon_plan *plan;
     void *state, *hyper;
-    bench_samples ours, peers[BENCH_MAX_PEERS];
+    bench_samples ours, update, peers[NUM_PEERS][BENCH_MAX_PEERS];
 } job;
 
 static int parse_shapes(job *j, const char *text)
@@ -262,22 +268,38 @@ static void run_host(void *arg)
     iterate_host(call->j, call->shape, &call->j->workspace);
 }
 
+static brg_status put_iteration(job *j)
+{
+    return bench_rt(&j->session,
+                    j->session.device->kernels->muon_ns_run(j->plan, j->session.stream),
+                    "muon_ns_run");
+}
+
 static brg_status one_round(job *j, const shape *s, int item, bool count)
 {
-    double us = 0, peers[BENCH_MAX_PEERS];
+    double us = 0, update = (double)NAN, peers[BENCH_MAX_PEERS];
     host_call call = {j, s};
     brg_status status;
+    if (j->plan) { /* which leaves something to iterate */
+        BRG_TRY(bench_time_begin(&j->session), out);
+        BRG_TRY(put_update(j), out);
+        BRG_TRY(bench_time_end(&j->session, &update), out);
+    }
     BRG_TRY(bench_time_begin(&j->session), out);
     if (j->plan)
-        BRG_TRY(put_update(j), out);
+        BRG_TRY(put_iteration(j), out);
     else
         BRG_TRY(brg_stream_launch(j->session.ctx, j->session.stream, run_host, &call), out);
     BRG_TRY(bench_time_end(&j->session, &us), out);
-    bench_peer_measure(&j->peer, item, peers);
-    if (count)
+    if (count) {
         bench_add(&j->ours, us);
-    for (int i = 0; i < BENCH_MAX_PEERS && count; i++)
-        bench_add(&j->peers[i], peers[i]);
+        bench_add(&j->update, update);
+    }
+    for (int p = 0; p < NUM_PEERS; p++) {
+        bench_peer_measure(&j->peer[p], item, peers);
+        for (int i = 0; i < BENCH_MAX_PEERS && count; i++)
+            bench_add(&j->peers[p][i], peers[i]);
+    }
 out:
     return status;
 }
@@ -287,18 +309,15 @@ static brg_status check(job *j, const shape *s, double *error)
 {
     bench_session *session = &j->session;
     const brg_runtime *rt = session->device->rt;
-    brg_ns_workspace wide = {0};
     size_t bytes = j->numel * sizeof(float);
     float *ours = malloc(bytes);
+    double *exact = malloc(j->numel * sizeof *exact);
     brg_status status = BRG_ERR_NO_MEMORY;
     double factor = 1, difference = 0, norm = 0;
-    if (!ours) {
+    if (!ours || !exact) {
         brg_fail(status, "no memory to check a matrix of %s", s->text);
         goto out;
     }
-    BRG_TRY(brg_ns_workspace_create((int64_t)j->numel, s->rows < s->cols ? s->rows : s->cols, true,
-                                    &wide),
-            out);
     if (j->plan) {
         float *master = j->matrices[0].master;
         factor = -1 / brg_muon_scale_factor(BRG_SCALE_SPECTRAL, s->rows, s->cols);
@@ -314,16 +333,15 @@ static brg_status check(job *j, const shape *s, double *error)
     } else {
         memcpy(ours, iterate_host(j, s, &j->workspace), bytes);
     }
-    const shape one = {.rows = s->rows, .cols = s->cols, .batch = 1};
-    const float *exact = iterate_host(j, &one, &wide);
+    BRG_TRY(bench_ns_exact(session, &j->schedule, s->rows, s->cols, j->input, exact), out);
     for (size_t i = 0; i < j->numel; i++) {
         double d = factor * ours[i] - exact[i];
         difference += d * d;
-        norm += (double)exact[i] * exact[i];
+        norm += exact[i] * exact[i];
     }
     *error = sqrt(difference / norm);
 out:
-    brg_ns_workspace_destroy(&wide);
+    free(exact);
     free(ours);
     return status;
 }
@@ -342,7 +360,7 @@ static void report(job *j, const shape *s, double error)
     double large = (double)(s->rows < s->cols ? s->cols : s->rows);
     double flops = (double)s->batch * j->schedule.num_steps *
                    (4 * small * small * large + 2 * small * small * small);
-    double us = bench_median_of(&j->ours);
+    double us = bench_median_of(&j->ours), update = bench_median_of(&j->update);
     char how[160];
     describe(j, how, sizeof how);
     json_t *row = json_pack("{s:I, s:I, s:I, s:s, s:f, s:f}", "rows", (json_int_t)s->rows, "cols",
@@ -351,19 +369,26 @@ static void report(job *j, const shape *s, double error)
     json_t *peers = json_array();
     if (!args.json)
         printf("%-18s %10.3f %9.2f", s->text, us * 1e-3, flops / us * 1e-6);
+    if (!isnan(update)) {
+        json_object_set_new(row, "update_us", json_real(update));
+        if (!args.json)
+            printf(" %10.3f", update * 1e-3);
+    }
     if (args.check) {
         json_object_set_new(row, "error", json_real(error));
         if (!args.json)
             printf(" %9.1e", error);
     }
-    for (int i = 0; i < j->peer.count; i++) {
-        double peer = bench_median_of(&j->peers[i]);
-        if (isnan(peer))
+    for (int i = 0; i < NUM_PEERS * BENCH_MAX_PEERS; i++) {
+        const bench_peer *of = &j->peer[i / BENCH_MAX_PEERS];
+        const char *name = of->names[i % BENCH_MAX_PEERS];
+        double peer = bench_median_of(&j->peers[i / BENCH_MAX_PEERS][i % BENCH_MAX_PEERS]);
+        if (isnan(peer) || i % BENCH_MAX_PEERS >= of->count)
             continue;
-        json_array_append_new(peers, json_pack("{s:s, s:f, s:f}", "name", j->peer.names[i], "us",
-                                               peer, "speedup", peer / us));
+        json_array_append_new(
+            peers, json_pack("{s:s, s:f, s:f}", "name", name, "us", peer, "speedup", peer / us));
         if (!args.json)
-            printf("  %s %.3f ms (%.2fx)", j->peer.names[i], peer * 1e-3, peer / us);
+            printf("  %s %.3f ms (%.2fx)", name, peer * 1e-3, peer / us);
     }
     if (!args.json)
         printf("  %s\n", how);
@@ -378,9 +403,9 @@ static brg_status measure_shape(job *j, int item)
     const shape *s = &j->shapes[item];
     double error = 0;
     brg_status status;
-    j->ours.count = 0;
-    for (int i = 0; i < BENCH_MAX_PEERS; i++)
-        j->peers[i].count = 0;
+    j->ours.count = j->update.count = 0;
+    for (int i = 0; i < NUM_PEERS * BENCH_MAX_PEERS; i++)
+        j->peers[i / BENCH_MAX_PEERS][i % BENCH_MAX_PEERS].count = 0;
     BRG_TRY(make_all(j, s), out);
     for (int64_t i = -WARMUP; i < args.rounds; i++)
         BRG_TRY(one_round(j, s, item, i >= 0), out);
@@ -396,12 +421,15 @@ static int measure_all(job *j)
 {
     const bench_session *s = &j->session;
     j->results = json_array();
-    bench_peer_ready(&j->peer);
     if (!args.json)
-        printf("# %s (%s), %s, %d steps, medians of %lld\n%-18s %10s %9s%s  %s\n",
+        printf("# %s (%s), %s, %d steps, medians of %lld\n%-18s %10s %9s%s%s  %s\n",
                s->device->rt->name, s->device_name, coefficient_names[args.coefficients],
                j->schedule.num_steps, (long long)args.rounds, "# shape", "ms", "TFLOP/s",
-               args.check ? "     error" : "", "peers, how");
+               s->device->kernels ? "  update ms" : "", args.check ? "     error" : "",
+               "peers, how");
+    fflush(stdout);
+    for (int p = 0; p < NUM_PEERS; p++)
+        bench_peer_ready(&j->peer[p]);
     for (int i = 0; i < j->num_shapes; i++) {
         brg_status status = measure_shape(j, i);
         if (status != BRG_OK)
@@ -439,12 +467,17 @@ static int run(int argc, char **argv)
         parse_shapes(&j, host ? "256x256,256x1024,128x128x8" : "4096x4096,4096x14336,2048x2048x8");
     char steps[16];
     snprintf(steps, sizeof steps, "%d", j.schedule.num_steps);
-    const char *script_args[MAX_SHAPES + 3] = {host ? "cpu" : "cuda", steps};
-    for (int i = 0; i < j.num_shapes; i++)
-        script_args[2 + i] = j.shapes[i].text;
-    bench_peer_start(&j.peer, &command, &args.peer, "bench_newton_schulz.py", script_args);
+    for (int p = 0; p < NUM_PEERS; p++) {
+        const char *script_args[MAX_SHAPES + 4] = {peer_names[1 + p], host ? "cpu" : "cuda", steps};
+        bench_peer_options peer = args.peer;
+        peer.none |= args.peers != 0 && args.peers != 1 + p;
+        for (int i = 0; i < j.num_shapes; i++)
+            script_args[3 + i] = j.shapes[i].text;
+        bench_peer_start(&j.peer[p], &command, &peer, "bench_newton_schulz.py", script_args);
+    }
     code = measure_all(&j);
-    bench_peer_stop(&j.peer);
+    for (int p = 0; p < NUM_PEERS; p++)
+        bench_peer_stop(&j.peer[p]);
     json_decref(j.results);
     bench_close(&j.session);
     return cli_finish(&command, code);

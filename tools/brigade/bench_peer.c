@@ -16,7 +16,7 @@
 
 enum {
     MAX_ARGS = 32,
-    TIMEOUT_MS = 300000, /* importing torch and tuning kernels take a while */
+    DEFAULT_TIMEOUT_S = 120,
 };
 
 extern char **environ;
@@ -113,6 +113,7 @@ void bench_peer_start(bench_peer *peer, const cli_command *command,
     char *argv[MAX_ARGS + 3];
     int argc = 0;
     *peer = (bench_peer){.command = command, .to = -1, .from = -1};
+    peer->timeout_s = options->timeout_s ? (int)options->timeout_s : DEFAULT_TIMEOUT_S;
     if (options->none)
         return;
     if (!find_script(script, path)) {
@@ -143,7 +144,7 @@ static char *read_line(bench_peer *peer)
             peer->capacity = capacity;
         }
         struct pollfd fd = {.fd = peer->from, .events = POLLIN};
-        int ready = poll(&fd, 1, TIMEOUT_MS);
+        int ready = poll(&fd, 1, peer->timeout_s * 1000);
         if (ready < 0 && errno == EINTR)
             continue;
         ssize_t n =
@@ -161,7 +162,7 @@ static json_t *read_answer(bench_peer *peer)
 {
     char *line = read_line(peer);
     if (!line) {
-        give_up(peer, "the script ended, or took more than %d s", TIMEOUT_MS / 1000);
+        give_up(peer, "the script ended, or took more than %d s", peer->timeout_s);
         return NULL;
     }
     json_error_t error;

@@ -16,7 +16,8 @@ enum { BENCH_MAX_PEERS = 4, BENCH_PEER_NAME = 64 };
 typedef struct bench_peer {
     const cli_command *command;
     int pid, to, from; /* pid 0: there is none */
-    int count;         /* of peers; 0 without a process */
+    int timeout_s;
+    int count; /* of peers; 0 without a process */
     char names[BENCH_MAX_PEERS][BENCH_PEER_NAME];
     char *line; /* being read */
     size_t used, capacity;
@@ -26,6 +27,7 @@ typedef struct bench_peer {
 typedef struct bench_peer_options {
     const char *python;
     bool none;
+    int64_t timeout_s; /* of an answer; 0: DEFAULT_TIMEOUT_S */
 } bench_peer_options;
 
 #define BENCH_PEER_OPTIONS(variable)                                                               \
@@ -34,6 +36,14 @@ typedef struct bench_peer_options {
      .dest = &(variable).python,                                                                   \
      .metavar = "PROGRAM",                                                                         \
      .help = "The Python that has torch, for the peer (default: python3)."},                       \
+        {.name = "peer-timeout",                                                                   \
+         .type = CLI_INT,                                                                          \
+         .dest = &(variable).timeout_s,                                                            \
+         .metavar = "SECONDS",                                                                     \
+         .help = "Go on without a peer that does not answer for so long (default 120: importing "  \
+                 "torch and tuning kernels take a while).",                                        \
+         .min = 1,                                                                                 \
+         .max = 86400},                                                                            \
     {                                                                                              \
         .name = "no-peer", .type = CLI_FLAG, .dest = &(variable).none,                             \
         .help = "Leave out the peer."                                                              \

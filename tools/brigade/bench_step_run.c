@@ -86,7 +86,8 @@ static brg_status make_layers(bench_step_run *run, const bench_step_options *o)
         layer->computes = param->num_dims == 2 && !table && rows > 0 && cols > 0;
         if (!layer->computes)
             continue;
-        bench_gemm_call call = {.dtype = o->dtype, .c_dtype = o->dtype, .c = run->scratch};
+        bench_gemm_call call = {
+            .alpha = 1, .dtype = o->dtype, .c_dtype = o->dtype, .c = run->scratch};
         call.a = run->inputs[0];
         layer->forward = layer->dgrad = layer->wgrad = call;
         layer->forward.m = layer->dgrad.m = layer->wgrad.k = tokens;
