@@ -49,9 +49,10 @@ static const cli_command command = {
         "step is the true path, one rank: brg_grad_ready() for all, brg_finish_grad_sync() and "
         "brg_step() with clipping. kernels are the device's kernels alone, on one range. Weights "
         "are bf16. Bytes are what must be read and written for a parameter, the norm's pass "
-        "included: 34 (fp32) and 20 (precision-aware). copy is a copy within device memory, read "
-        "and written; on the host device memcpy. torch: clip_grad_norm_(foreach=True), "
-        "AdamW(fused=True) on fp32, and a cast to bf16, in the same run. Medians.",
+        "included: 34 (fp32) and 20 (precision-aware). copy is the runtime's copy within device "
+        "memory of 4 bytes for each parameter, 8 with the write; on the host device memcpy. torch: "
+        "clip_grad_norm_(foreach=True), AdamW(fused=True) on fp32, and a cast to bf16, in the same "
+        "run. Medians.",
     .options = options,
 };
 
@@ -305,7 +306,8 @@ static void report_row(job *j, const char *what, double us, double bytes, double
     json_array_append_new(j->results, row);
     if (args.json)
         return;
-    printf("%-16s %-8s %10.3f %9.1f", form_names[j->form], what, us * 1e-3, gbs);
+    printf("%-16s %-8s %10.3f %8.0f %9.1f", form_names[j->form], what, us * 1e-3,
+           bytes / (double)args.numel, gbs);
     if (copy_gbs > 0)
         printf(" %7.1f%%", 100 * gbs / copy_gbs);
     if (compared)
@@ -358,9 +360,9 @@ static int measure_all(job *j)
     bench_peer_ready(&j->peer);
     if (!args.json)
         printf("# 1 rank on %s (%s), %lld elements in %lld parameters, medians of %lld\n"
-               "%-16s %-8s %10s %9s %8s %9s\n",
+               "%-16s %-8s %10s %8s %9s %8s %9s\n",
                s->device->rt->name, s->device_name, (long long)args.numel, (long long)args.params,
-               (long long)args.rounds, "# form", "what", "ms", "GB/s", "of copy",
+               (long long)args.rounds, "# form", "what", "ms", "B/elem", "GB/s", "of copy",
                j->peer.count ? "speedup" : "");
     for (j->form = 0; j->form < NUM_FORMS; j->form++) {
         if (args.form != NUM_FORMS && args.form != j->form)
