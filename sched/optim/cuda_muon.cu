@@ -45,6 +45,8 @@ struct shape_group {
     std::vector<int> members; /* matrices */
     std::vector<int> sizes;   /* of batches */
     bool gram_allowed;
+    brg_ns_choice choice;
+    bool cached;
 };
 
 } // namespace
@@ -221,7 +223,7 @@ std::vector<shape_group> group_matrices(const brg_muon_matrix *matrices, int cou
                          side >= SMALL_SIDE && (double)length >= GRAM_RATIO * (double)side);
             if (way != BRG_MUON_BATCHED)
                 precision = BRG_NS_FP32;
-            groups.push_back({way, {side, length, 1, precision}, {}, {}, gram});
+            groups.push_back({way, {side, length, 1, precision}, {}, {}, gram, {}, false});
             group = groups.end() - 1;
         }
         group->members.push_back(i);
@@ -251,9 +253,9 @@ brg_muon_item make_item(const brg_muon_matrix *m, const brg_muon_config *config,
     return item;
 }
 
-void describe(brg_muon_plan *plan, const shape_group &group, const brg_ns_choice &choice,
-              bool cached)
+void describe(brg_muon_plan *plan, const shape_group &group)
 {
+    const brg_ns_choice &choice = group.choice;
     static const char *precisions[] = {"fp16", "bf16", "fp32"};
     auto method = [](brg_ns_method m) {
         return m == BRG_NS_WHOLE    ? std::string("whole")
@@ -269,15 +271,13 @@ void describe(brg_muon_plan *plan, const shape_group &group, const brg_ns_choice
         for (int restart : plan->polynomial.restarts)
             text += ", restart " + std::to_string(restart);
     text += "; XX^T " + method(choice.method[BRG_NS_GRAM_OF]) + ", squares " +
-            method(choice.method[BRG_NS_SQUARE]) + "; " + (cached ? "from the cache" : "tuned") +
-            "\n";
+            method(choice.method[BRG_NS_SQUARE]) + "; " +
+            (group.cached ? "from the cache" : "tuned") + "\n";
 }
 
 /* The batches of a group, in the order of its items. */
-int plan_group(brg_muon_plan *plan, const shape_group &group, const brg_muon_config *config)
+int plan_group(brg_muon_plan *plan, const shape_group &group)
 {
-    brg_ns_choice choice;
-    bool cached = false;
     int error = 0;
     int first =
         plan->batches.empty() ? 0 : plan->batches.back().first_item + plan->batches.back().count;
@@ -287,18 +287,16 @@ int plan_group(brg_muon_plan *plan, const shape_group &group, const brg_muon_con
                              std::to_string(group.sizes[0]) + ", fp64\n";
         return 0;
     }
-    error = brg_ns_choose(&plan->device, &group.shape, &plan->polynomial, config->algorithm,
-                          group.gram_allowed, config->cache_file, &choice, &cached);
     for (size_t i = 0; i < group.sizes.size() && !error; i++) {
         brg_ns_shape shape = group.shape;
         shape.batch = group.sizes[i];
         plan->batches.push_back({BRG_MUON_BATCHED, first, shape.batch, {}});
         first += shape.batch;
-        error = brg_ns_program_make(&plan->device, &shape, &plan->polynomial, &choice, plan->memory,
-                                    &plan->batches.back().program);
+        error = brg_ns_program_make(&plan->device, &shape, &plan->polynomial, &group.choice,
+                                    plan->memory, &plan->batches.back().program);
     }
     if (!error)
-        describe(plan, group, choice, cached);
+        describe(plan, group);
     return error;
 }
 
@@ -340,7 +338,19 @@ int build(brg_muon_plan *plan, const brg_muon_matrix *matrices, int count,
     }
     std::vector<shape_group> groups = group_matrices(matrices, count, config);
     std::vector<brg_muon_item> items;
+    auto fail_group = [&](const shape_group &group) {
+        return fail(error, message, bytes, "Newton-Schulz of %lld x %lld: %s",
+                    (long long)group.shape.side, (long long)group.shape.length,
+                    cudaGetErrorString((cudaError_t)error));
+    };
+    /* Before the plan's own memory is allocated: tuning takes some for a while. */
     for (shape_group &group : groups) {
+        if (!error && group.way == BRG_MUON_BATCHED)
+            error =
+                brg_ns_choose(&plan->device, &group.shape, &plan->polynomial, config->algorithm,
+                              group.gram_allowed, config->cache_file, &group.choice, &group.cached);
+        if (error)
+            return fail_group(group);
         cut_batches(&group, limit);
         if (group.way == BRG_MUON_BATCHED)
             needed = std::max(needed, brg_ns_memory_bytes(&group.shape, group.gram_allowed));
@@ -353,11 +363,9 @@ int build(brg_muon_plan *plan, const brg_muon_matrix *matrices, int count,
         return fail(error, message, bytes, "Muon's workspace of %zu bytes: %s", needed,
                     cudaGetErrorString((cudaError_t)error));
     for (const shape_group &group : groups) {
-        error = plan_group(plan, group, config);
+        error = plan_group(plan, group);
         if (error)
-            return fail(error, message, bytes, "Newton-Schulz of %lld x %lld, %d at a time: %s",
-                        (long long)group.shape.side, (long long)group.shape.length,
-                        group.shape.batch, cudaGetErrorString((cudaError_t)error));
+            return fail_group(group);
     }
     return 0;
 }

@@ -311,9 +311,14 @@ int brg_ns_choose(const brg_ns_device *device, const brg_ns_shape *shape,
     if (*cached)
         return 0;
     if (!found(nullptr)) {
-        const brg_ns_shape sample = sample_of(shape);
-        char *memory = nullptr; /* of the sample alone: a plan may have smaller batches */
+        brg_ns_shape sample = sample_of(shape);
+        char *memory = nullptr;
         int error = cudaMalloc((void **)&memory, brg_ns_memory_bytes(&sample, gram_allowed));
+        for (; error == cudaErrorMemoryAllocation && sample.batch > 1;
+             error = cudaMalloc((void **)&memory, brg_ns_memory_bytes(&sample, gram_allowed))) {
+            cudaGetLastError(); /* it is dealt with */
+            sample.batch /= 2;
+        }
         if (!error)
             error = tune(device, &sample, polynomial, algorithm, gram_allowed, memory, choice);
         cudaFree(memory);
