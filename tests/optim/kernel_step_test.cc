@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <thread>
 
 extern "C" {
 /* sched/optim/optimizer_impl.h, which is not C++. */
@@ -190,13 +191,16 @@ TEST(KernelStep, PlansFollowRowSplits)
 TEST(KernelStep, ARankWithoutAPlanLeavesNoOtherWaiting)
 {
     HostKernelCounts &counts = host_kernel_counts();
-    std::atomic<int> without{0}, others{0};
+    std::atomic<int> without{0}, others{0}, reduced{0};
     counts.failing_creates = 1;
     run_ranks(3, [&](int, brg_context *ctx) {
         Job job(ctx, small_model());
         Optimizers all;
         brg_optimizer *muon = all.muon(job.sched);
         job.backward(0);
+        EXPECT_OK(brg_stream_synchronize(ctx, nullptr));
+        for (reduced++; reduced < 3;) /* else the abort meets others in their reductions */
+            std::this_thread::yield();
         double norm = 0;
         brg_status status = brg_step(muon, nullptr);
         if (status != BRG_OK && strstr(brg_last_error(), "no room for a plan"))
