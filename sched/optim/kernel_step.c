@@ -253,11 +253,10 @@ brg_status brg_kernel_take_masters(brg_optimizer *member, brg_stream stream)
     return status;
 }
 
-brg_status brg_kernel_step_check(brg_optimizer *root, brg_stream stream)
+brg_status brg_kernel_step_check(brg_optimizer *root, brg_stream stream, bool *captured)
 {
-    if (!brg_optim_capturing(root, stream))
-        return BRG_OK;
-    for (int i = 0; i < brg_optim_num_members(root); i++) {
+    *captured = brg_optim_capturing(root, stream);
+    for (int i = 0; *captured && i < brg_optim_num_members(root); i++) {
         const brg_optimizer *member = brg_optim_member(root, i);
         if (!member->masters_taken)
             return brg_fail(BRG_ERR_STATE,
@@ -267,11 +266,9 @@ brg_status brg_kernel_step_check(brg_optimizer *root, brg_stream stream)
     return BRG_OK;
 }
 
-brg_status brg_kernel_step_prepare(brg_optimizer *root, brg_stream stream)
+brg_status brg_kernel_step_prepare(brg_optimizer *root)
 {
     brg_status status = BRG_OK;
-    if (brg_optim_capturing(root, stream))
-        return BRG_OK;
     for (int i = 0; i < brg_optim_num_members(root); i++) {
         brg_optimizer *member = brg_optim_member(root, i);
         if (member->class->prepare)

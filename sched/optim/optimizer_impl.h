@@ -171,9 +171,10 @@ void brg_host_free_jobs(brg_optimizer *optimizer);
 /* kernel_state.c, kernel_step.c: the same by kernels. */
 brg_status brg_kernel_state_create(brg_optimizer *optimizer);
 void brg_kernel_state_destroy(brg_optimizer *optimizer);
-/* Whether the step may be taken, then what it needs besides; neither puts anything on streams. */
-brg_status brg_kernel_step_check(brg_optimizer *root, brg_stream stream);
-brg_status brg_kernel_step_prepare(brg_optimizer *root, brg_stream stream);
+/* Whether the step may be taken, and is captured; then, if it is not, what it needs besides. Neither
+ * puts anything on streams. */
+brg_status brg_kernel_step_check(brg_optimizer *root, brg_stream stream, bool *captured);
+brg_status brg_kernel_step_prepare(brg_optimizer *root);
 brg_status brg_kernel_step_enqueue(brg_optimizer *root, brg_stream stream);
 brg_status brg_kernel_take_masters(brg_optimizer *member, brg_stream stream);
 /* Updates that `member` of `root` has had; after brg_optim_wait(root). */

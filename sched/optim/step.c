@@ -60,8 +60,9 @@ static brg_status begin(brg_optimizer *root, brg_step_job **job, brg_stream stre
 {
     brg_status status;
     if (root->device->kernels) {
-        BRG_TRY(brg_kernel_step_check(root, stream), out);
-        status = brg_kernel_step_prepare(root, stream);
+        bool captured;
+        BRG_TRY(brg_kernel_step_check(root, stream, &captured), out);
+        status = captured ? BRG_OK : brg_kernel_step_prepare(root);
         if (status != BRG_OK)
             return give_up(root, status);
         BRG_TRY(brg_sched_begin_step(root->sched, stream), out);
