@@ -58,7 +58,8 @@ typedef struct brg_scheduler_options {
     int overlap_grad_reduce; /**< issue each group's reduction during backward, from step 2 on; else
                                 all of them in brg_finish_grad_sync() */
     int overlap_param_gather; /**< gathers run under later work until brg_param_wait(); else the
-                                 stream given to the optimizer step waits for them */
+                                 stream given to the optimizer step waits for them. Either way
+                                 neighbours of together at most 1 MiB are one launch */
     int all_reduce;           /**< no sharding: all-reduce instead of reduce-scatter, no gathers */
     brg_grad_scaling grad_scaling;
     double grad_scale_factor; /**< for BRG_SCALE_FACTOR */
