@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 bool report_exports(const report *r, const report_rank *rank)
@@ -30,13 +31,16 @@ int report_export(const cli_command *command, const report *r, const char *path,
                         "'%s' exists; name another file or replace it with --force", path);
     if (!out)
         return cli_fail(command, CLI_INPUT, "cannot create '%s': %s", path, strerror(errno));
+    struct stat info;
+    bool is_file = !fstat(fileno(out), &info) && S_ISREG(info.st_mode); /* not /dev/stdout */
     brg_status status = writer(r, out);
     int error = ferror(out) ? EIO : 0; /* what came first is no longer known */
     if (fclose(out))
         error = errno;
     if (status == BRG_OK && !error)
         return CLI_OK;
-    unlink(path);
+    if (is_file)
+        unlink(path);
     if (status != BRG_OK)
         return cli_fail(command, CLI_INPUT, "%s", brg_last_error());
     return cli_fail(command, CLI_INPUT, "cannot write '%s': %s", path, strerror(error));

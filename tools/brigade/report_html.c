@@ -75,7 +75,7 @@ static json_int_t name_index(json_t *names, json_t *indices, const char *name)
     return json_integer_value(known);
 }
 
-/* [begin, length, name, bytes] for each slice. */
+/* [begin, length, name, bytes, kind] for each slice; the kind is its color's. */
 static json_t *lane_json(const timeline *t, const timeline_lane *lane, const window *w,
                          json_t *names, json_t *indices)
 {
@@ -84,13 +84,14 @@ static json_t *lane_json(const timeline *t, const timeline_lane *lane, const win
     for (size_t i = lane->first; i < lane->first + lane->count; i++) {
         const timeline_slice *slice = &t->slices[i];
         json_int_t name = name_index(names, indices, timeline_slice_name(t, slice, text));
+        bool collective = slice->records[0]->kind == BRG_REC_COLLECTIVE;
         json_array_append_new(slices,
-                              json_pack("[I,I,I,I]", (json_int_t)(slice->t0_ns - w->from_ns),
+                              json_pack("[I,I,I,I,i]", (json_int_t)(slice->t0_ns - w->from_ns),
                                         (json_int_t)(slice->t1_ns - slice->t0_ns), name,
-                                        (json_int_t)timeline_slice_bytes(slice)));
+                                        (json_int_t)timeline_slice_bytes(slice),
+                                        (int)(collective ? LANE_COMM : slice->kind)));
     }
-    return json_pack("{s:s,s:i,s:o}", "name", timeline_lane_name(t, lane, text), "kind",
-                     (int)lane->kind, "slices", slices);
+    return json_pack("{s:s,s:o}", "name", timeline_lane_name(t, lane, text), "slices", slices);
 }
 
 static brg_status rank_json(const report_rank *rank, const window *w, json_t *ranks, json_t *names,
