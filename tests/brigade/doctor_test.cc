@@ -182,8 +182,9 @@ TEST(Doctor, SettingsInFiles)
     expect(conflict, "warn");
     expect(d.find("NCCL's files", "line 5"), "warn");
     EXPECT_EQ(d.find("NCCL's files", "NCCL_PROTO").state, "missing");
-    write_file(dir.path(".nccl.conf"), "NCCL_ALGO=Ring\n");
-    expect(Doctor(Env{{"HOME", dir.path()}}).find("NCCL's files", "none against another"), "pass");
+    write_file(file, "NCCL_ALGO=Ring\n");
+    expect(Doctor(Env{{"NCCL_CONF_FILE", file}}).find("NCCL's files", "none against another"),
+           "pass");
 }
 
 TEST(Doctor, VariablesThatCostSpeed)
