@@ -242,7 +242,7 @@ TEST_F(Export, OneRankOnly)
     Perfetto p(made("--perfetto", {"--rank", "1"}));
     EXPECT_EQ(p.processes, std::vector<std::string>{"rank 1"});
     auto chrome = made("--chrome", {"--rank", "1", "--force"});
-    EXPECT_NE(chrome.find("\"distributedInfo\":{\"rank\":1,"), std::string::npos);
+    EXPECT_NE(chrome.find("\"distributedInfo\": {\"rank\": 1,"), std::string::npos);
     EXPECT_EQ(chrome.find("\"pid\":0"), std::string::npos);
 }
 
@@ -264,9 +264,9 @@ TEST_F(Export, ChromeJson)
             EXPECT_GE(json_number_value(at(event, "ts")), 0);
             EXPECT_LT(json_number_value(at(event, "ts")), 1e6) << "from the trace's begin";
             EXPECT_GE(json_number_value(at(event, "dur")), 0);
-            if (text(event, "cat") == "kernel") {
-                EXPECT_TRUE(json_is_integer(at(at(event, "args"), "stream")));
-            }
+            EXPECT_EQ(text(event, "cat") == "kernel",
+                      json_is_integer(at(at(event, "args"), "stream")))
+                << "nothing else counts as GPU work";
         }
         if (phase == "s" || phase == "t" || phase == "f")
             flows[json_integer_value(at(event, "id"))] += phase;

@@ -102,7 +102,8 @@ static void device_check(doctor *d)
     if (status == BRG_OK)
         names_check(d, &device);
     else
-        doctor_note(d, "GPUs", DOCTOR_ABSENT, NULL, "%s", why);
+        doctor_note(d, "GPUs", answers ? DOCTOR_PASS : DOCTOR_ABSENT, NULL, "%s",
+                    answers ? "one answers; Brigade cannot use it, see below" : why);
     if (!automatic && !strcasecmp(text, "host"))
         doctor_note(d, check, DOCTOR_PASS, NULL, "host, as BRIGADE_DEVICE says");
     else if (!automatic && strcasecmp(text, "cuda"))

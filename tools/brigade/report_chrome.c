@@ -59,13 +59,18 @@ static void lanes_put(writer *w)
     }
 }
 
-/* Only what is on a stream is a kernel: the lanes of buckets show collectives a second time. */
-static const char *category(const timeline_slice *slice)
+/* What runs on a stream. Nothing else may name one, or it would be taken for GPU work: the lanes of
+ * buckets show collectives a second time. */
+static bool is_kernel(lane_kind kind)
 {
-    static const char *const names[] = {
-        [LANE_STEP] = "user_annotation", [LANE_COMPUTE] = "kernel", [LANE_WAIT] = "wait",
-        [LANE_OPTIMIZER] = "kernel",     [LANE_COMM] = "kernel",    [LANE_BUCKET] = "bucket"};
-    return names[slice->kind];
+    return kind == LANE_COMPUTE || kind == LANE_OPTIMIZER || kind == LANE_COMM;
+}
+
+static const char *category(lane_kind kind)
+{
+    if (is_kernel(kind))
+        return "kernel";
+    return kind == LANE_STEP ? "user_annotation" : kind == LANE_WAIT ? "wait" : "bucket";
 }
 
 static const char *slice_name(const writer *w, const timeline_slice *slice,
@@ -84,8 +89,11 @@ static const char *slice_name(const writer *w, const timeline_slice *slice,
 static json_t *args_of(const writer *w, const timeline_slice *slice)
 {
     const brg_rec *rec = slice->records[0];
-    json_t *args = json_pack("{s:I,s:I,s:I}", "stream", (json_int_t)rec->stream, "device",
-                             (json_int_t)w->t->trace->gpu, "step", (json_int_t)rec->step);
+    json_t *args = json_pack("{s:I}", "step", (json_int_t)rec->step);
+    if (is_kernel(slice->kind)) {
+        json_object_set_new(args, "stream", json_integer(rec->stream));
+        json_object_set_new(args, "device", json_integer(w->t->trace->gpu));
+    }
     if (rec->kind != BRG_REC_COLLECTIVE || !args)
         return args;
     json_t *buckets = json_array();
@@ -104,7 +112,7 @@ static void slice_put(writer *w, const timeline_slice *slice)
 {
     char name[TIMELINE_TEXT];
     event_put(w, json_pack("{s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:o}", "ph", "X", "name",
-                           slice_name(w, slice, name), "cat", category(slice), "pid",
+                           slice_name(w, slice, name), "cat", category(slice->kind), "pid",
                            (json_int_t)w->rank, "tid", (json_int_t)slice->lane, "ts",
                            us(w, slice->t0_ns), "dur", (double)(slice->t1_ns - slice->t0_ns) / 1000,
                            "args", args_of(w, slice)));
@@ -166,7 +174,8 @@ brg_status report_chrome(const report *r, FILE *out)
     brg_status status = BRG_OK;
     writer w = {.out = out, .origin = report_origin(r), .first = true};
     fprintf(out, "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",");
-    fprintf(out, "\"distributedInfo\":{\"rank\":%" PRIu32 ",\"world_size\":%" PRIu32 "},",
+    /* HolisticTraceAnalysis looks for the space before the number. */
+    fprintf(out, "\"distributedInfo\": {\"rank\": %" PRIu32 ", \"world_size\": %" PRIu32 "},",
             r->shown->trace->rank, r->world);
     fprintf(out, "\"traceEvents\":[");
     for (size_t i = 0; status == BRG_OK && i < r->nranks; i++) {
