@@ -174,13 +174,23 @@ static int target_run(const cli_command *command, observed *o, char **argv)
     return CLI_OK;
 }
 
+/* What is preloaded into the command has nothing to do in here; the list of files tells of it. */
+static bool is_wanted(const char *entry)
+{
+    static const char *const left_out[] = {"LD_PRELOAD=", "LD_AUDIT=", NULL};
+    for (const char *const *name = left_out; *name; name++)
+        if (!strncmp(entry, *name, strlen(*name)))
+            return false;
+    return *entry;
+}
+
 /* The observed environment with the number of the list's descriptor; NULL: no memory. */
 static char **environment_make(const observed *o)
 {
     size_t n = 0;
     char **list = calloc(o->environment_bytes + 2, sizeof *list);
     for (size_t at = 0; list && at < o->environment_bytes; at += strlen(o->environment + at) + 1)
-        if (o->environment[at])
+        if (is_wanted(o->environment + at))
             list[n++] = o->environment + at;
     if (list && asprintf(&list[n], VARIABLE "=%d", o->list) < 0)
         list = NULL;
