@@ -96,7 +96,6 @@ static brg_status report_fill(brg_analysis *a)
         {&report->replay_error, M_REPLAY_ERROR},
         {&report->exposed_all, M_EXPOSED},
     };
-    brg_samples_sort(&a->samples);
     for (size_t i = 0; i < sizeof rank / sizeof *rank; i++)
         *rank[i].stat = brg_samples_stat(&a->samples, brg_key(KEY_RANK, 0), rank[i].metric);
     for (size_t i = 0; i < report->nbuckets; i++)
@@ -106,23 +105,37 @@ static brg_status report_fill(brg_analysis *a)
     return named_fill(a);
 }
 
+brg_status brg_analysis_run(brg_analysis *a, const brg_analysis_options *options)
+{
+    brg_status status;
+    BRG_TRY(brg_analysis_steps(a, options), out);
+    BRG_TRY(brg_analysis_timeline(a), out);
+    BRG_TRY(brg_analysis_buckets(a), out);
+    brg_samples_sort(&a->samples);
+out:
+    return status;
+}
+
+void brg_analysis_free(brg_analysis *a)
+{
+    free(a->windows);
+    free(a->by_number);
+    brg_interval_set_free(&a->compute);
+    brg_interval_set_free(&a->communication);
+    brg_interval_set_free(&a->overlapped);
+    brg_samples_free(&a->samples);
+}
+
 brg_status brg_trace_analyze(const brg_trace *trace, const brg_analysis_options *options,
                              brg_rank_report *report)
 {
     *report = (brg_rank_report){0};
     brg_analysis a = {.trace = trace, .report = report};
     brg_status status;
-    BRG_TRY(brg_analysis_steps(&a, options), out);
-    BRG_TRY(brg_analysis_timeline(&a), out);
-    BRG_TRY(brg_analysis_buckets(&a), out);
+    BRG_TRY(brg_analysis_run(&a, options), out);
     BRG_TRY(report_fill(&a), out);
 out:
-    free(a.windows);
-    free(a.by_number);
-    brg_interval_set_free(&a.compute);
-    brg_interval_set_free(&a.communication);
-    brg_interval_set_free(&a.overlapped);
-    brg_samples_free(&a.samples);
+    brg_analysis_free(&a);
     if (status != BRG_OK)
         brg_rank_report_free(report);
     return status;

@@ -76,6 +76,11 @@ static inline int64_t brg_signed_time(const brg_analysis *a, uint64_t t)
     return (int64_t)(t - a->origin);
 }
 
+/* analysis.c: all of the below; leaves sorted samples. What a->report holds is its owner's to free,
+ * also after a failure. */
+brg_status brg_analysis_run(brg_analysis *a, const brg_analysis_options *options);
+void brg_analysis_free(brg_analysis *a);
+
 /* analysis_steps.c: which steps count, and which of them something belongs to. */
 brg_status brg_analysis_steps(brg_analysis *a, const brg_analysis_options *options);
 /* The step in use that a record belongs to by its number; NULL: none. Numbers begin anew with every

@@ -88,6 +88,10 @@ int cli_width(void);                                  /* terminal columns, 100 w
 const char *cli_bytes(char buffer[32], double bytes); /* "40.0 MiB" */
 const char *cli_time_ns(char buffer[32], double ns);  /* "1.234 ms" */
 
+/* `text`, which must not drive the terminal: '?' for what is not printable ASCII. What is too long
+ * loses its beginning. */
+const char *cli_label(char *buffer, size_t size, const char *text);
+
 /* Flushes stdout; returns CLI_OWN_FAILURE-free exit code: `code`, or 3 with a message when what was
  * printed could not be written (EPIPE is quiet). Every subcommand returns through it. */
 int cli_finish(const cli_command *command, int code);
@@ -117,8 +121,8 @@ void cli_print_overview(FILE *stream);
 /* Whether SIGPIPE was ignored when the command was started; it is ignored in here. */
 extern bool cli_sigpipe_ignored;
 
-extern const cli_entry cli_plan, cli_report, cli_run, cli_bench, cli_version, cli_completion,
-    cli_help;
+extern const cli_entry cli_plan, cli_report, cli_compare, cli_doctor, cli_run, cli_bench,
+    cli_version, cli_completion, cli_help;
 extern const cli_entry cli_bench_adamw, cli_bench_bucket, cli_bench_collective,
     cli_bench_grad_ready, cli_bench_host_cost, cli_bench_newton_schulz, cli_bench_plan,
     cli_bench_step, cli_bench_trace;

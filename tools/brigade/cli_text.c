@@ -57,6 +57,18 @@ const char *cli_bytes(char buffer[32], double bytes)
     return buffer;
 }
 
+const char *cli_label(char *buffer, size_t size, const char *text)
+{
+    size_t length = strlen(text), from = length >= size ? length - size + 1 : 0, n = 0;
+    for (size_t i = from; text[i]; i++)
+        buffer[n++] =
+            (unsigned char)text[i] >= ' ' && (unsigned char)text[i] < 0x7f ? text[i] : '?';
+    if (from)
+        buffer[0] = '~';
+    buffer[n] = '\0';
+    return buffer;
+}
+
 const char *cli_time_ns(char buffer[32], double ns)
 {
     static const char *const units[] = {"us", "ms", "s"};

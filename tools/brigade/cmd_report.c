@@ -6,6 +6,7 @@
 
 #include "tools/brigade/cli.h"
 #include "tools/brigade/report.h"
+#include "tools/brigade/report_export.h"
 
 typedef enum sort_key {
     SORT_ID,
@@ -18,9 +19,10 @@ typedef enum sort_key {
 static const char *const sort_words[] = {"id", "exposed", "wait", "size", "ready", "busbw", NULL};
 
 static struct {
-    bool json, rank_given;
+    bool json, rank_given, force;
     int64_t rank, skip, top;
     int sort;
+    const char *perfetto, *chrome, *html;
 } opt = {.skip = 1, .top = 16};
 
 static const cli_option options[] = {
@@ -54,6 +56,26 @@ static const cli_option options[] = {
      .metavar = "N",
      .max = UINT32_MAX,
      .help = "Print at most N buckets, 0 for all (default: 16; JSON always has all)."},
+    {.name = "perfetto",
+     .type = CLI_STRING,
+     .dest = &opt.perfetto,
+     .metavar = "FILE",
+     .help = "Write the timeline for ui.perfetto.dev, too: of all ranks, or of that of --rank."},
+    {.name = "chrome",
+     .type = CLI_STRING,
+     .dest = &opt.chrome,
+     .metavar = "FILE",
+     .help = "Write it as Chrome JSON; HolisticTraceAnalysis takes one file per rank (--rank)."},
+    {.name = "html",
+     .type = CLI_STRING,
+     .dest = &opt.html,
+     .metavar = "FILE",
+     .help = "Write the report with a timeline of some steps as a page that needs no other file."},
+    {.name = "force",
+     .short_name = 'f',
+     .type = CLI_FLAG,
+     .dest = &opt.force,
+     .help = "Replace files that exist."},
     {.name = NULL},
 };
 
@@ -82,10 +104,12 @@ static const cli_command command = {
         "not add up: behind one another they hide each other.\n\n"
         "Exit status: 0 on success, 2 for wrong usage, 3 if a file cannot be read, is no trace, or "
         "is "
-        "cut off, 4 if there is nothing to report: no complete step, no collectives.\n\n"
+        "cut off, or a file cannot be written, 4 if there is nothing to report: no complete step, "
+        "no collectives.\n\n"
         "  brigade report traces\n"
         "  brigade report traces --sort exposed --top 5\n"
-        "  brigade report traces --json | jq '.buckets[].exposed_ns'",
+        "  brigade report traces --json | jq '.buckets[].exposed_ns'\n"
+        "  brigade report traces --html report.html --perfetto report.pftrace",
     .options = options,
 };
 
@@ -107,6 +131,11 @@ static void report_free(report *r)
     free(r->order);
 }
 
+static bool exporting(void)
+{
+    return opt.perfetto || opt.chrome || opt.html;
+}
+
 /* Opens and analyzes one file. A trace with nothing in it is a warning, unless no trace has
  * anything: the first such message is kept in `nothing`. */
 static brg_status rank_load(report *r, const char *path, char nothing[1024])
@@ -118,7 +147,8 @@ static brg_status rank_load(report *r, const char *path, char nothing[1024])
     r->nranks++;
     const brg_analysis_options how = {.warmup_steps = (uint32_t)opt.skip};
     status = brg_trace_analyze(rank->trace, &how, &rank->data);
-    brg_trace_forget_records(rank->trace);
+    if (!exporting())
+        brg_trace_forget_records(rank->trace);
     rank->usable = status == BRG_OK;
     if (status == BRG_ERR_NO_DATA) {
         report_warn(r, "%s", brg_last_error());
@@ -254,6 +284,20 @@ static bool rows_sort(report *r)
     return true;
 }
 
+static int exports_write(const report *r)
+{
+    const struct {
+        const char *path;
+        report_writer writer;
+    } exports[] = {
+        {opt.perfetto, report_perfetto}, {opt.chrome, report_chrome}, {opt.html, report_html}};
+    int code = CLI_OK;
+    for (size_t i = 0; code == CLI_OK && i < sizeof exports / sizeof *exports; i++)
+        if (exports[i].path)
+            code = report_export(&command, r, exports[i].path, opt.force, exports[i].writer);
+    return code;
+}
+
 static int report_print(report *r)
 {
     int code = ranks_load(r);
@@ -264,6 +308,9 @@ static int report_print(report *r)
     if (!rows_sort(r))
         return cli_fail(&command, CLI_INPUT, "%s: no memory", r->path);
     report_warn_all(r);
+    code = exports_write(r);
+    if (code != CLI_OK)
+        return code;
     if (!opt.json)
         report_text(r);
     else if (!report_json(r))
@@ -280,6 +327,8 @@ static int run(int argc, char **argv)
         return cli_fail(&command, CLI_USAGE, "which trace? Give the directory that it is in");
     if (first + 1 < argc)
         return cli_fail(&command, CLI_USAGE, "unexpected argument '%s'", argv[first + 1]);
+    if (opt.force && !exporting())
+        return cli_fail(&command, CLI_USAGE, "--force has no meaning without a file to write");
     report r = {.path = argv[first]};
     code = report_print(&r);
     report_free(&r);

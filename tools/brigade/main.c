@@ -15,6 +15,8 @@ const cli_entry *const cli_commands[] = {
     &cli_bench,
     &cli_plan,
     &cli_report,
+    &cli_compare,
+    &cli_doctor,
     &cli_version,
     &cli_completion,
     &cli_help,

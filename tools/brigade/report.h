@@ -3,13 +3,14 @@
 #ifndef BRIGADE_TOOLS_REPORT_H
 #define BRIGADE_TOOLS_REPORT_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "sched/trace/analysis.h"
 
 typedef struct report_rank {
-    brg_trace *trace; /* without its records */
+    brg_trace *trace; /* without its records, unless something is to be exported */
     brg_rank_report data;
     bool usable; /* false: nothing to analyze, data is empty */
 } report_rank;
@@ -47,7 +48,9 @@ void report_warn(report *r, const char *format, ...) __attribute__((format(print
 void report_warn_all(report *r);
 
 void report_text(const report *r);
-/* False: no memory. */
+/* The report as JSON, schema 1. */
+json_t *report_document(const report *r);
+/* Prints it. False: no memory. */
 bool report_json(const report *r);
 
 #endif

@@ -229,7 +229,7 @@ static json_t *replay_json(const brg_rank_report *data)
                      median_ns(&data->exposed_all), "distribution", stat_real(&data->replay_error));
 }
 
-bool report_json(const report *r)
+json_t *report_document(const report *r)
 {
     const brg_rank_report *data = &r->shown->data;
     json_t *root = json_object();
@@ -260,6 +260,12 @@ bool report_json(const report *r)
     json_object_set_new(root, "overwritten", count_number(r->overwritten));
     json_object_set_new(root, "invalid", count_number(r->invalid));
     json_object_set_new(root, "warnings", warnings);
+    return root;
+}
+
+bool report_json(const report *r)
+{
+    json_t *root = report_document(r);
     char *document = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(root);
     if (!document)

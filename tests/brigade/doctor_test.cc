@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+/* brigade doctor as a user runs it; nothing here depends on what the machine has. */
+#include <gtest/gtest.h>
+#include <jansson.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/brigade/command.h"
+
+namespace
+{
+using Args = std::vector<std::string>;
+using Env = std::map<std::string, std::string>;
+
+struct Finding {
+    std::string state, text, fix;
+};
+
+/* The findings of a check, out of the JSON document. */
+struct Doctor {
+    CommandResult result;
+    std::multimap<std::string, Finding> findings;
+
+    explicit Doctor(const Env &env, Args args = {})
+    {
+        CommandOptions options;
+        options.env = env;
+        args.insert(args.begin(), {"doctor", "--json"});
+        result = brigade(args, options);
+        json_t *root = json_loads(result.out.c_str(), JSON_REJECT_DUPLICATES, nullptr), *check;
+        EXPECT_NE(root, nullptr) << result.out << result.err;
+        size_t i;
+        json_array_foreach(json_object_get(root, "checks"), i, check)
+        {
+            auto text = [&](const char *key) {
+                const char *value = json_string_value(json_object_get(check, key));
+                return std::string(value ? value : "");
+            };
+            findings.insert({text("check"), {text("state"), text("text"), text("fix")}});
+        }
+        observed = json_is_true(json_object_get(root, "observed"));
+        failures = (int)json_integer_value(json_object_get(root, "failures"));
+        json_decref(root);
+        EXPECT_EQ(result.code, failures ? 1 : 0);
+    }
+    /* The finding of the check that has the words in its text. */
+    Finding find(const std::string &check, const std::string &words = "") const
+    {
+        auto range = findings.equal_range(check);
+        for (auto i = range.first; i != range.second; ++i)
+            if (i->second.text.find(words) != std::string::npos)
+                return i->second;
+        return {"missing", result.out, ""};
+    }
+    bool observed;
+    int failures;
+};
+
+void expect(const Finding &finding, const std::string &state)
+{
+    EXPECT_EQ(finding.state, state) << finding.text;
+    EXPECT_EQ(finding.fix.empty(), state == "pass" || state == "absent") << finding.text;
+}
+} // namespace
+
+TEST(Doctor, ChecksTheMachineThatThereIs)
+{
+    Doctor d({});
+    EXPECT_EQ(d.result.err, "");
+    EXPECT_FALSE(d.observed);
+    for (const char *check :
+         {"NCCL", "profiler plugin", "tuner plugin", "BRIGADE_ variables", "NCCL's files", "brakes",
+          "CUDA connections", "NVLS", "NVIDIA driver", "CUDA versions", "GPUs", "BRIGADE_DEVICE",
+          "/dev/shm", "stack", "clock", "cores", "topology"})
+        EXPECT_GE(d.findings.count(check), 1u) << check;
+    for (auto &finding : d.findings) {
+        EXPECT_FALSE(finding.second.text.empty()) << finding.first;
+        if (finding.second.state == "warn" || finding.second.state == "fail") {
+            EXPECT_FALSE(finding.second.fix.empty()) << finding.first;
+        }
+    }
+}
+
+TEST(Doctor, TextHasOneLineAndOneFixPerFinding)
+{
+    CommandOptions options;
+    options.env = {{"BRIGADE_LOG", "loud"}, {"CUDA_LAUNCH_BLOCKING", "1"}};
+    auto r = brigade({"doctor"}, options);
+    EXPECT_EQ(r.code, 1);
+    EXPECT_NE(r.out.find("fail   BRIGADE_ variables"), std::string::npos) << r.out;
+    EXPECT_NE(r.out.find("fix: correct the value"), std::string::npos) << r.out;
+    EXPECT_NE(r.out.find("warn   brakes"), std::string::npos) << r.out;
+    EXPECT_NE(r.out.find(" not there\n"), std::string::npos);
+    for (auto &line : lines_of(r.out))
+        EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(Doctor, BrigadeVariables)
+{
+    auto check = [](const char *name, const char *value) {
+        return Doctor(Env{{name, value}}).find("BRIGADE_ variables");
+    };
+    expect(Doctor({}).find("BRIGADE_ variables", "none set"), "pass");
+    expect(check("BRIGADE_LOG", "debug"), "pass");
+    expect(check("BRIGADE_INIT_TIMEOUT", "2.5"), "pass");
+    expect(check("BRIGADE_INIT_TIMEOUT", "soon"), "fail");
+    expect(check("BRIGADE_INIT_TIMEOUT", "-1"), "fail");
+    expect(check("BRIGADE_MASTER_PORT", "70000"), "fail");
+    expect(check("BRIGADE_HOST_TRANSPORT", "pigeon"), "fail");
+    expect(check("BRIGADE_NCCL", "/no/such/file.so"), "fail");
+    auto misspelt = check("BRIGADE_DEVCE", "host");
+    expect(misspelt, "warn");
+    EXPECT_NE(misspelt.text.find("did you mean BRIGADE_DEVICE?"), std::string::npos);
+}
+
+TEST(Doctor, DeviceThatWouldBeChosen)
+{
+    auto host = Doctor(Env{{"BRIGADE_DEVICE", "host"}}).find("BRIGADE_DEVICE");
+    expect(host, "pass");
+    EXPECT_EQ(host.text.find("host"), 0u);
+    expect(Doctor(Env{{"BRIGADE_DEVICE", "tpu"}}).find("BRIGADE_DEVICE"), "fail");
+    expect(Doctor(Env{{"BRIGADE_DEVICE", "cuda"}, {"BRIGADE_CUDART", "/no/such/cudart.so"}})
+               .find("BRIGADE_DEVICE"),
+           "fail");
+}
+
+TEST(Doctor, NcclVersionsInFiles)
+{
+    TempDir dir;
+    std::string file = dir.path("libtorch_cuda.so");
+    auto check = [&](const std::string &version, const char *words = "") {
+        write_file(file,
+                   std::string("NCCL version %s\0", 16) + "NCCL version " + version + "+cuda13.0");
+        return Doctor({}, {"--binary", file}).find("NCCL", words);
+    };
+    expect(check("2.28.9", "libtorch_cuda.so is 2.28.9"), "pass");
+    expect(check("2.28.3", "corrupts data"), "fail");
+    expect(check("2.28.7", "hang at scale"), "warn");
+    expect(check("2.18.6", "is 2.18.6"), "fail");
+    expect(Doctor({}, {"-b", file}).find("static NCCL"), "warn");
+    write_file(file, "nothing of the kind");
+    expect(Doctor({}, {"-b", file}).find("NCCL", "no NCCL linked in"), "pass");
+    expect(Doctor({}, {"-b", dir.path("missing")}).find("NCCL", "cannot be read"), "fail");
+}
+
+TEST(Doctor, PluginsAreChosenByNcclsVersion)
+{
+    TempDir dir;
+    std::string nccl = dir.path("libnccl.so.2");
+    auto check = [&](const std::string &version, const std::string &plugin,
+                     const char *variable = "NCCL_PROFILER_PLUGIN") {
+        write_file(nccl, "NCCL version " + version + "+cuda13.0");
+        return Doctor(Env{{variable, plugin}}, {"-b", nccl})
+            .find(std::string(variable) == "NCCL_TUNER_PLUGIN" ? "tuner plugin"
+                                                               : "profiler plugin");
+    };
+    auto chosen = [&](const std::string &version) { return check(version, BRIGADE_PLUGIN).text; };
+    EXPECT_NE(chosen("2.28.9").find("ncclProfiler_v5"), std::string::npos);
+    EXPECT_NE(chosen("2.30.4").find("ncclProfiler_v5"), std::string::npos);
+    EXPECT_NE(chosen("2.27.3").find("ncclProfiler_v4"), std::string::npos);
+    expect(check("2.26.2", BRIGADE_PLUGIN), "fail"); /* takes v1 to v3 */
+    expect(check("2.21.5", BRIGADE_PLUGIN), "warn"); /* takes none */
+    expect(check("2.28.9", BRIGADE_PLUGIN, "NCCL_TUNER_PLUGIN"), "fail");
+    expect(check("2.28.9", "/no/such/plugin.so"), "fail");
+    expect(check("2.28.9", "none"), "pass");
+    expect(check("2.28.9", "STATIC_PLUGIN"), "pass");
+    expect(check("2.28.9", "stat"), "warn");
+    expect(check("2.28.9", "/" + std::string(260, 'x')), "fail");
+    expect(check("2.28.9", "/" + std::string(260, 'x'), "NCCL_TUNER_PLUGIN"), "fail");
+}
+
+TEST(Doctor, SettingsInFiles)
+{
+    TempDir dir;
+    std::string file = dir.path("conf");
+    write_file(file, "# comment\n NCCL_ALGO = Ring # too\n\nNCCL_PROTO=LL\nnonsense\n");
+    Doctor d(Env{{"NCCL_CONF_FILE", file}, {"NCCL_ALGO", "Tree"}, {"NCCL_PROTO", "LL"}});
+    auto conflict = d.find("NCCL's files", "NCCL_ALGO is Tree in the environment and Ring in");
+    expect(conflict, "warn");
+    expect(d.find("NCCL's files", "line 5"), "warn");
+    EXPECT_EQ(d.find("NCCL's files", "NCCL_PROTO").state, "missing");
+    write_file(file, "NCCL_ALGO=Ring\n");
+    expect(Doctor(Env{{"NCCL_CONF_FILE", file}}).find("NCCL's files", "none against another"),
+           "pass");
+}
+
+TEST(Doctor, VariablesThatCostSpeed)
+{
+    Doctor d(Env{{"CUDA_LAUNCH_BLOCKING", "1"},
+                 {"CUDA_DEVICE_MAX_CONNECTIONS", "1"},
+                 {"NCCL_NVLS_ENABLE", "0"}});
+    expect(d.find("brakes", "CUDA_LAUNCH_BLOCKING=1"), "warn");
+    expect(d.find("CUDA connections", "one queue"), "warn");
+    expect(d.find("NVLS", "NCCL_NVLS_ENABLE=0"), "pass");
+    expect(Doctor(Env{{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}}).find("CUDA connections"), "pass");
+    expect(Doctor(Env{{"CUDA_DEVICE_MAX_CONNECTIONS", "many"}}).find("CUDA connections"), "fail");
+}
+
+TEST(Doctor, SmallStack)
+{
+    auto r =
+        Command({"/bin/sh", "-c", std::string("ulimit -s 1024; ") + BRIGADE_COMMAND + " doctor"})
+            .wait();
+    EXPECT_NE(r.out.find("warn   stack"), std::string::npos) << r.out;
+}
+
+/* ---- Of a command ---- */
+
+namespace
+{
+bool can_observe()
+{
+    return brigade({"doctor", "--", "/bin/true"}).err.find("ptrace") == std::string::npos;
+}
+} // namespace
+
+TEST(DoctorOfCommand, SeesItsEnvironmentAndLeavesItsOutputAlone)
+{
+    if (!can_observe())
+        GTEST_SKIP() << "the system does not let processes be observed";
+    Doctor d(Env{{"BRIGADE_LOG", "info"}},
+             {"--", "/usr/bin/env", "BRIGADE_LOG=loud", "/bin/sh", "-c", "echo said; exit 5"});
+    EXPECT_TRUE(d.observed);
+    expect(d.find("BRIGADE_ variables", "BRIGADE_LOG=loud"), "fail");
+    expect(d.find("NCCL", "has loaded no NCCL"), "absent");
+    EXPECT_NE(d.result.err.find("said\n"), std::string::npos);
+    EXPECT_NE(d.result.err.find("ended with status 5"), std::string::npos);
+}
+
+TEST(DoctorOfCommand, SeesTheLibrariesOfWhatItStarts)
+{
+    if (!can_observe())
+        GTEST_SKIP() << "the system does not let processes be observed";
+    TempDir dir;
+    std::string nccl = dir.path("libnccl.so.2");
+    write_file(nccl, read_file(BRIGADE_PLUGIN) + "NCCL version 2.28.3+cuda13.0");
+    Doctor d({}, {"--", "/bin/sh", "-c",
+                  "LD_PRELOAD=" + nccl + " BRIGADE_LOG=loud /bin/sh -c '/bin/true; /bin/true'; :"});
+    expect(d.find("NCCL", "libnccl.so.2 is 2.28.3"), "fail");
+    expect(d.find("BRIGADE_ variables", "BRIGADE_LOG=loud"), "fail");
+}
+
+TEST(DoctorOfCommand, ThatCannotBeRun)
+{
+    if (!can_observe())
+        GTEST_SKIP() << "the system does not let processes be observed";
+    auto r = brigade({"doctor", "--", "/no/such/program"});
+    EXPECT_EQ(r.code, 3);
+    EXPECT_EQ(r.out, "");
+    EXPECT_NE(r.err.find("cannot run '/no/such/program'"), std::string::npos) << r.err;
+    EXPECT_EQ(brigade({"doctor", "--nonsense"}).code, 2);
+}
