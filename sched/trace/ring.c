@@ -200,6 +200,12 @@ void brg_ring_close(brg_ring *ring)
     free(ring);
 }
 
+void brg_ring_abandon(brg_ring *ring)
+{
+    if (ring)
+        munmap(ring->hdr, ring->map_bytes);
+}
+
 void brg_ring_put(brg_ring *ring, const brg_rec *rec)
 {
     if (!ring)

@@ -104,6 +104,10 @@ brg_status brg_ring_create(const char *path, const brg_ring_options *options, br
  * other thread may be using the ring. */
 void brg_ring_close(brg_ring *ring);
 
+/* For a child after fork: unmaps the parent's ring and leaves the file as it is. The few bytes of
+ * the handle stay allocated, since the allocator may be in any state. NULL allowed. */
+void brg_ring_abandon(brg_ring *ring);
+
 /* Appends a record; rec->seq is ignored. Any thread, wait-free, no system call. NULL ring: no-op.
  */
 void brg_ring_put(brg_ring *ring, const brg_rec *rec);
