@@ -104,6 +104,9 @@ brg_status brg_ring_create(const char *path, const brg_ring_options *options, br
  * other thread may be using the ring. */
 void brg_ring_close(brg_ring *ring);
 
+/* Writes a last clock record and marks the file as closed; the ring can still be written. */
+void brg_ring_finish(brg_ring *ring);
+
 /* For a child after fork: unmaps the parent's ring and leaves the file as it is. The few bytes of
  * the handle stay allocated, since the allocator may be in any state. NULL allowed. */
 void brg_ring_abandon(brg_ring *ring);

@@ -36,19 +36,28 @@ static _Thread_local struct {
 
 static pthread_key_t thread_end;
 static pthread_once_t thread_end_made = PTHREAD_ONCE_INIT;
-static _Atomic uintptr_t streams[STREAMS];
+static struct {
+    _Atomic uintptr_t key;
+    _Atomic uint32_t id;
+} streams[STREAMS];
+static _Atomic uint32_t num_streams;
 static _Atomic uint32_t last_group;
 
-/* Handles of streams to small numbers: the place in the table. 0: the table is full there. */
+/* Handles of streams to small numbers. 0: the table is full there. */
 static uint32_t stream_id(cudaStream_t stream)
 {
     uintptr_t key = (uintptr_t)stream + 1; /* the default stream is 0 */
     for (size_t i = 0, at = (key >> 4 ^ key >> 13) % STREAMS; i < STREAM_PROBES;
          i++, at = (at + 1) % STREAMS) {
-        uintptr_t there = atomic_load_explicit(&streams[at], memory_order_relaxed);
-        if (there == key || (!there && atomic_compare_exchange_strong(&streams[at], &there, key)) ||
-            there == key)
-            return (uint32_t)at + 1;
+        uintptr_t there = atomic_load_explicit(&streams[at].key, memory_order_relaxed);
+        if (!there && atomic_compare_exchange_strong(&streams[at].key, &there, key))
+            atomic_store(&streams[at].id, atomic_fetch_add(&num_streams, 1) + 1);
+        else if (there != key)
+            continue;
+        uint32_t id;
+        while (!(id = atomic_load_explicit(&streams[at].id, memory_order_relaxed)))
+            ; /* the thread that took the place is about to write it */
+        return id;
     }
     return 0;
 }

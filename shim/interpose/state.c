@@ -62,6 +62,13 @@ static void child_of_fork(void)
     shim_ring = NULL;
 }
 
+/* Other threads may still write: the mapping stays. */
+static void at_exit(void)
+{
+    if (shim_on())
+        brg_ring_finish(shim_ring);
+}
+
 static brg_ring *ring_open(const char *dir, int rank, int ranks)
 {
     static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
@@ -101,11 +108,13 @@ bool shim_open(int rank, int ranks)
         return state == SHIM_ON;
     const char *dir = getenv("BRIGADE_TRACE");
     bool wanted = dir && *dir && !has_libbrigade();
+    if (dir && *dir && !wanted)
+        brg_log(BRG_LOG_INFO, "shim: silent, since libbrigade is loaded and writes the trace");
     pthread_mutex_lock(&lock);
     state = atomic_load(&shim_state);
     if (state == SHIM_UNSET) {
         shim_ring = wanted ? ring_open(dir, rank, ranks) : NULL;
-        bool on = shim_ring && !pthread_atfork(NULL, NULL, child_of_fork);
+        bool on = shim_ring && !pthread_atfork(NULL, NULL, child_of_fork) && !atexit(at_exit);
         state = on ? SHIM_ON : SHIM_OFF;
         atomic_store_explicit(&shim_state, state, memory_order_release);
     }

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/brigade/run.h"
+
+#define SHIM_FILE "libbrigade-shim.so.1"
+
+/* Where it may be, seen from the command's directory: beside it, installed, built. */
+static const char *const places[] = {SHIM_FILE, "../" BRIGADE_LIBDIR "/" SHIM_FILE,
+                                     "../lib/" SHIM_FILE, "../../shim/interpose/" SHIM_FILE};
+
+static char *shim_find(void)
+{
+    char self[PATH_MAX], path[2 * PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0)
+        return NULL;
+    self[length] = 0;
+    char *slash = strrchr(self, '/');
+    if (!slash)
+        return NULL;
+    *slash = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(path, sizeof path, "%s/%s", self, places[i]);
+        if (!access(path, R_OK))
+            return realpath(path, NULL);
+    }
+    return NULL;
+}
+
+int run_shim_preload(const cli_command *command, run_shim wanted, char **preload)
+{
+    const char *users = getenv("LD_PRELOAD");
+    *preload = NULL;
+    if (wanted == RUN_SHIM_OFF || (users && strstr(users, "libbrigade-shim.so")))
+        return CLI_OK;
+    char *path = shim_find();
+    const char *why = !path ? "is not beside the command"
+                      : strpbrk(path, " :;")
+                          ? "lies in a directory whose name LD_PRELOAD cannot hold"
+                          : NULL;
+    int code = CLI_OK;
+    if (why && wanted == RUN_SHIM_ON)
+        code = cli_fail(command, CLI_OWN_FAILURE, "--shim=on: " SHIM_FILE " %s", why);
+    else if (!why &&
+             asprintf(preload, "%s%s%s", path, users && *users ? ":" : "", users ? users : "") < 0)
+        code = cli_fail(command, CLI_OWN_FAILURE, "no memory");
+    free(path);
+    return code;
+}
