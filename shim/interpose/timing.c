@@ -11,6 +11,7 @@
  * capture they would break it; nothing ever waits for the device.
  */
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ enum {
     NON_BLOCKING = 1, /* flag of a stream */
     BUSY_PAUSE_NS = 1000 * 1000,
     IDLE_PAUSE_NS = 20 * 1000 * 1000,
+    LAST_LOOKS = 10, /* when the process ends */
     EXIT_PATIENCE_NS = 200 * 1000 * 1000
 };
 static const uint64_t ANCHOR_AGE_NS = 1000 * 1000 * 1000;
@@ -63,7 +65,8 @@ static struct {
     anchor anchors[DEVICES];
     int waiting[DEVICES * PAIRS], num_waiting; /* launches that the reader has seen; its own */
     pthread_mutex_t reader_lock;               /* held by whoever reads: never waited for */
-    _Atomic bool started, stop;
+    _Atomic bool started;
+    sem_t stop;
     pthread_t thread;
 } * timing;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -106,6 +109,7 @@ static void pools_make(void)
     for (int i = 0; i < ENTRIES; i++)
         shim_queue_put(&fresh->free_entries, i);
     pthread_mutex_init(&fresh->reader_lock, NULL);
+    sem_init(&fresh->stop, 0, 0);
     timing = fresh;
 }
 
@@ -353,36 +357,52 @@ void shim_timing_harvest(void)
     pthread_mutex_unlock(&timing->reader_lock);
 }
 
+static struct timespec in_future(long ns)
+{
+    enum { SECOND = 1000 * 1000 * 1000 };
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_nsec += ns;
+    at.tv_sec += at.tv_nsec / SECOND;
+    at.tv_nsec %= SECOND;
+    return at;
+}
+
+/* Waits for the next look; true if the process ends. */
+static bool stopped(bool busy)
+{
+    const struct timespec until = in_future(busy ? BUSY_PAUSE_NS : IDLE_PAUSE_NS);
+    return !sem_timedwait(&timing->stop, &until);
+}
+
 static void *reader(void *unused)
 {
     int mode = CAPTURE_RELAXED;
     if (shim_rt.exchange_capture_mode(&mode))
         drain();
-    while (!atomic_load(&timing->stop)) {
-        int busy = 1;
+    int looks_left = LAST_LOOKS;
+    for (bool last = false; looks_left; last = last || stopped(timing->num_waiting)) {
         if (!pthread_mutex_trylock(&timing->reader_lock)) {
             read_locked(true);
-            busy = timing->num_waiting;
             pthread_mutex_unlock(&timing->reader_lock);
         }
-        nanosleep(&(struct timespec){.tv_nsec = busy ? BUSY_PAUSE_NS : IDLE_PAUSE_NS}, NULL);
+        if (!last)
+            continue;
+        looks_left = timing->num_waiting ? looks_left - 1 : 0;
+        if (looks_left)
+            nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_NS}, NULL);
     }
     return NULL;
 }
 
-/* Runs before CUDA's own end, which was set up earlier. What is still under way is written without
- * device times. */
+/* Runs before CUDA's own end, which was set up earlier. The reader looks a few times more; what is
+ * still under way then is written without device times. */
 static void at_exit(void)
 {
-    struct timespec until;
     if (!shim_on())
         return;
-    shim_timing_harvest();
-    atomic_store(&timing->stop, true);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += EXIT_PATIENCE_NS;
-    until.tv_sec += until.tv_nsec / (1000 * 1000 * 1000);
-    until.tv_nsec %= 1000 * 1000 * 1000;
+    sem_post(&timing->stop);
+    const struct timespec until = in_future(EXIT_PATIENCE_NS);
     if (pthread_timedjoin_np(timing->thread, NULL, &until))
         return; /* it hangs in CUDA; nothing of ours may touch its list */
     int index;
