@@ -59,6 +59,11 @@ int run_trace_count(const char *dir); /* rings in it */
 /* run_shim.c: libbrigade-shim under the program. */
 typedef enum run_shim { RUN_SHIM_AUTO, RUN_SHIM_ON, RUN_SHIM_OFF } run_shim;
 
+#define RUN_SHIM_FILE "libbrigade-shim.so.1"
+
+/* The absolute name of a library that came with the command, to be freed; NULL: not there. */
+char *run_library_find(const char *file);
+
 /* LD_PRELOAD for the ranks: the shim by its absolute name, then the user's own; to be freed. NULL:
  * nothing to set. Returns an exit code. */
 int run_shim_preload(const cli_command *command, run_shim wanted, char **preload);

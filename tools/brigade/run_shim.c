@@ -7,14 +7,11 @@
 
 #include "tools/brigade/run.h"
 
-#define SHIM_FILE "libbrigade-shim.so.1"
-
-/* Where it may be, seen from the command's directory: beside it, installed, built. */
-static const char *const places[] = {SHIM_FILE, "../" BRIGADE_LIBDIR "/" SHIM_FILE,
-                                     "../lib/" SHIM_FILE, "../../shim/interpose/" SHIM_FILE};
-
-static char *shim_find(void)
+char *run_library_find(const char *file)
 {
+    /* Seen from the command's directory: beside it, installed, built. */
+    static const char *const places[] = {"", "../" BRIGADE_LIBDIR "/", "../lib/",
+                                         "../../shim/interpose/"};
     char self[PATH_MAX], path[2 * PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0)
@@ -25,7 +22,7 @@ static char *shim_find(void)
         return NULL;
     *slash = 0;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(path, sizeof path, "%s/%s", self, places[i]);
+        snprintf(path, sizeof path, "%s/%s%s", self, places[i], file);
         if (!access(path, R_OK))
             return realpath(path, NULL);
     }
@@ -38,14 +35,14 @@ int run_shim_preload(const cli_command *command, run_shim wanted, char **preload
     *preload = NULL;
     if (wanted == RUN_SHIM_OFF || (users && strstr(users, "libbrigade-shim.so")))
         return CLI_OK;
-    char *path = shim_find();
+    char *path = run_library_find(RUN_SHIM_FILE);
     const char *why = !path ? "is not beside the command"
                       : strpbrk(path, " :;")
                           ? "lies in a directory whose name LD_PRELOAD cannot hold"
                           : NULL;
     int code = CLI_OK;
     if (why && wanted == RUN_SHIM_ON)
-        code = cli_fail(command, CLI_OWN_FAILURE, "--shim=on: " SHIM_FILE " %s", why);
+        code = cli_fail(command, CLI_OWN_FAILURE, "--shim=on: " RUN_SHIM_FILE " %s", why);
     else if (!why &&
              asprintf(preload, "%s%s%s", path, users && *users ? ":" : "", users ? users : "") < 0)
         code = cli_fail(command, CLI_OWN_FAILURE, "no memory");
