@@ -353,6 +353,14 @@ TEST(ShimResolve, TheFileThatTheUserNames)
     EXPECT_NE(run.result.err.find("expected an absolute path"), std::string::npos);
 }
 
+TEST(ShimResolve, ALinkerThatLeftNcclOut)
+{
+    ShimRun run;
+    std::string file = FAKE_NEW;
+    run.start({PROBE_ONLY}, {{"LD_LIBRARY_PATH", file.substr(0, file.rfind('/'))}}, false);
+    EXPECT_EQ(run.result.out, "result 0 version 23004\n") << run.result.err;
+}
+
 TEST(ShimUntouched, AProcessWithoutNccl)
 {
     ShimRun run;
@@ -360,6 +368,19 @@ TEST(ShimUntouched, AProcessWithoutNccl)
     EXPECT_EQ(run.result.out, "threads 1\n");
     EXPECT_EQ(run.result.err, "");
     EXPECT_FALSE(run.trace().there);
+}
+
+TEST(ShimDriver, ARuntimeThatIsLinkedInIsTimedThroughTheDriver)
+{
+    ShimRun run;
+    run.start({PROBE_DRIVER, "plain"}, {{"LD_PRELOAD", SHIM ":" FAKE_DRIVER}});
+    EXPECT_EQ(run.result.code, 0) << run.result.err;
+    Trace trace = run.trace();
+    EXPECT_EQ(trace.info("timing"), "events");
+    ASSERT_EQ(trace.collectives.size(), 4u);
+    EXPECT_EQ(trace.calls.size(), 4u);
+    for (const brg_rec &rec : trace.collectives)
+        EXPECT_EQ(rec.flags, 0);
 }
 
 TEST(ShimExports, NcclsNamesAndNoOthers)

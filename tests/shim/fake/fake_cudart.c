@@ -12,6 +12,35 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* The driver: other names, and no last error. */
+#ifdef FAKE_DRIVER
+#define cudaGetDevice cuCtxGetDevice
+#define cudaEventCreateWithFlags cuEventCreate
+#define cudaEventRecord cuEventRecord
+#define cudaEventQuery cuEventQuery
+#define cudaEventElapsedTime cuEventElapsedTime
+#define cudaStreamCreateWithFlags cuStreamCreate
+#define cudaStreamIsCapturing cuStreamIsCapturing
+#define cudaThreadExchangeStreamCaptureMode cuThreadExchangeStreamCaptureMode
+
+EXPORT int cuDeviceGet(int *out, int ordinal)
+{
+    *out = ordinal;
+    return 0;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int handle)
+{
+    *context = (void *)(intptr_t)(handle + 1);
+    return 0;
+}
+
+EXPORT int cuCtxSetCurrent(void *context)
+{
+    return context ? 0 : 201;
+}
+#endif
+
 enum { NOT_READY = 600, CAPTURE_IMPLICIT = 906, EVENTS = 100000 };
 
 struct event {
