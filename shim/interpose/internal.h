@@ -70,7 +70,7 @@ static inline bool shim_on(void)
 typedef struct shim_comm {
     uint32_t id;
     int size, rank, device; /* -1: not known yet */
-    bool blocking;
+    _Atomic bool blocking;
     uint64_t hash;
     uint32_t parent;
     const char *how;
@@ -122,7 +122,6 @@ void shim_group_simulated(const shim_real *real);
 
 /* runtime.c: CUDA's functions, by the runtime's names or the driver's. */
 typedef struct shim_runtime {
-    const char *name; /* NULL: none is loaded */
     int (*get_device)(int *device);
     int (*set_device)(int device);
     int (*event_create)(void **event, unsigned flags);
@@ -135,11 +134,13 @@ typedef struct shim_runtime {
     int (*last_error)(void); /* NULL with the driver, which keeps none */
     int (*peek_error)(void);
 } shim_runtime;
-extern shim_runtime shim_rt;
+extern shim_runtime shim_rt; /* once shim_rt_ready */
+extern _Atomic bool shim_rt_ready;
 bool shim_runtime_load(void);
 
 /* timing.c */
-void shim_timing_open(void); /* reads BRIGADE_SHIM_TIMING, looks for CUDA; again on later calls */
+/* Reads BRIGADE_SHIM_TIMING and looks for CUDA, which may come with a later communicator. */
+void shim_timing_open(void);
 /* Marks the beginning of work in a stream of `device` (-1: the current one). Returns a pair of
  * events, or -1; *captured: the stream is being captured. */
 int shim_timing_begin(int device, void *stream, bool *captured);

@@ -10,6 +10,7 @@
 #include "shim/interpose/internal.h"
 
 shim_runtime shim_rt;
+_Atomic bool shim_rt_ready;
 
 typedef struct entry {
     size_t offset;
@@ -54,7 +55,7 @@ static int driver_set_device(int device)
 
 static bool fill(void *library, bool driver)
 {
-    shim_runtime found = {.name = driver ? "driver" : "runtime"};
+    shim_runtime found = {0};
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         const char *name = driver ? entries[i].driver : entries[i].runtime;
         void *symbol = name ? dlsym(library, name) : NULL;
@@ -99,8 +100,18 @@ static bool fill_mapped(const char *prefix, bool driver)
     return library && fill(library, driver);
 }
 
+/* Not with a lock: the loader has its own. A thread that comes while another is looking goes
+ * without. */
 bool shim_runtime_load(void)
 {
-    return shim_rt.name || fill(RTLD_DEFAULT, false) || fill_mapped("libcudart.so", false) ||
-           fill_mapped("libcuda.so", true);
+    static atomic_flag busy = ATOMIC_FLAG_INIT;
+    bool found = atomic_load(&shim_rt_ready);
+    if (found || atomic_flag_test_and_set(&busy))
+        return found;
+    found = fill(RTLD_DEFAULT, false) || fill_mapped("libcudart.so", false) ||
+            fill_mapped("libcuda.so", true);
+    atomic_store(&shim_rt_ready, found);
+    if (!found)
+        atomic_flag_clear(&busy);
+    return found;
 }

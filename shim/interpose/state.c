@@ -104,6 +104,8 @@ static brg_ring *ring_open(const char *dir, int rank, int ranks)
 bool shim_open(int rank, int ranks)
 {
     int state = atomic_load_explicit(&shim_state, memory_order_acquire);
+    if (state == SHIM_ON)
+        shim_timing_open();
     if (state != SHIM_UNSET)
         return state == SHIM_ON;
     const char *dir = getenv("BRIGADE_TRACE");

@@ -57,7 +57,7 @@ typedef struct anchor {
 } anchor;
 
 static struct {
-    bool on;
+    _Atomic bool on;
     pair pairs[DEVICES * PAIRS];
     entry entries[ENTRIES];
     shim_queue free_pairs[DEVICES], free_entries, launches;
@@ -115,19 +115,21 @@ static void pools_make(void)
 
 void shim_timing_open(void)
 {
-    static _Atomic bool said;
+    static atomic_flag settled = ATOMIC_FLAG_INIT;
     pthread_once(&once, pools_make);
-    if (atomic_load(&said))
-        return;
     bool found = shim_runtime_load();
     if (!found && insisted)
         shim_complain("BRIGADE_SHIM_TIMING=events, but no CUDA is loaded");
-    if (!atomic_exchange(&said, found || !wanted)) {
-        if (found && timing)
-            timing->on = true;
-        if (found || !wanted)
-            brg_ring_add_info(shim_ring, "timing", found && timing ? "events" : "none");
-    }
+    if ((wanted && !found) || atomic_flag_test_and_set(&settled))
+        return;
+    if (timing)
+        atomic_store(&timing->on, true);
+    brg_ring_add_info(shim_ring, "timing", timing ? "events" : "none");
+}
+
+static bool ready(void)
+{
+    return atomic_load_explicit(&shim_rt_ready, memory_order_acquire);
 }
 
 /* Takes back an error that a call of ours has left. */
@@ -164,7 +166,7 @@ void shim_timing_cancel(int index)
 int shim_timing_begin(int device, void *stream, bool *captured)
 {
     int current = -1, state = 0, index = -1;
-    if (!shim_rt.name || (shim_rt.peek_error && shim_rt.peek_error()))
+    if (!ready() || (shim_rt.peek_error && shim_rt.peek_error()))
         return -1;
     int error = shim_rt.get_device(&current);
     bool elsewhere = !error && device >= 0 && device != current;
@@ -175,8 +177,8 @@ int shim_timing_begin(int device, void *stream, bool *captured)
     *captured = error == CAPTURE_IMPLICIT || (!error && state != 0);
     if (device < 0)
         device = current;
-    if (!error && !*captured && timing && timing->on && device >= 0 && device < DEVICES &&
-        (index = pair_take(device)) >= 0) {
+    if (!error && !*captured && timing && atomic_load_explicit(&timing->on, memory_order_relaxed) &&
+        device >= 0 && device < DEVICES && (index = pair_take(device)) >= 0) {
         timing->pairs[index].restore = elsewhere;
         error = shim_rt.event_record(timing->pairs[index].start, stream);
         if (error) {
@@ -345,7 +347,7 @@ static void read_locked(bool own_thread)
 void shim_timing_harvest(void)
 {
     int mode = CAPTURE_RELAXED;
-    if (!shim_on() || !timing || !atomic_load(&timing->started) ||
+    if (!shim_on() || !ready() || !timing || !atomic_load(&timing->started) ||
         (shim_rt.peek_error && shim_rt.peek_error()) || pthread_mutex_trylock(&timing->reader_lock))
         return;
     if (!shim_rt.exchange_capture_mode(&mode)) {
@@ -429,7 +431,7 @@ static void reader_start(void)
         pthread_setname_np(timing->thread, "brigade-shim");
         atexit(at_exit);
     } else {
-        timing->on = false;
+        atomic_store(&timing->on, false);
         shim_complain("cannot start a thread; there are no device times");
     }
 }
