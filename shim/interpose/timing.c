@@ -383,16 +383,19 @@ static void *reader(void *unused)
     if (shim_rt.exchange_capture_mode(&mode))
         drain();
     int looks_left = LAST_LOOKS;
-    for (bool last = false; looks_left; last = last || stopped(timing->num_waiting)) {
+    bool last = false;
+    while (looks_left) {
+        bool busy = true;
         if (!pthread_mutex_trylock(&timing->reader_lock)) {
             read_locked(true);
+            busy = timing->num_waiting > 0;
             pthread_mutex_unlock(&timing->reader_lock);
         }
-        if (!last)
-            continue;
-        looks_left = timing->num_waiting ? looks_left - 1 : 0;
-        if (looks_left)
+        if (last)
+            looks_left = busy ? looks_left - 1 : 0;
+        if (last && looks_left)
             nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_NS}, NULL);
+        last = last || stopped(busy);
     }
     return NULL;
 }
