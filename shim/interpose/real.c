@@ -8,6 +8,9 @@
  *     opened its NCCL with RTLD_LOCAL: PyTorch)           us in front of an NCCL that the linker
  *                                                         then left out
  *
+ * Built as an archive, for programs that have NCCL inside (libnccl_static.a, taken whole), it is
+ * that one, whose names a program does not export.
+ *
  * pncclX is NCCL's second name for ncclX, which we do not shadow. Answers are kept per return
  * address and per object. Handles are never closed: an NCCL that we know stays.
  */
@@ -56,9 +59,40 @@ static bool is_nccl_name(const char *path)
     return !strncmp(base_name(path), "libnccl.so", 10);
 }
 
+#ifdef BRG_SHIM_STATIC
+#define F(kind, result, name, params, args, what)                                                  \
+    extern result p##name params __attribute__((weak));
+BRG_NCCL_ALL(F)
+#undef F
+
+static void *linked_in(const char *name)
+{
+    static const struct {
+        const char *name;
+        void *function;
+    } all[] = {
+#define F(kind, result, name, params, args, what) {#name, (void *)p##name},
+        BRG_NCCL_ALL(F)
+#undef F
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(all[i].name, name))
+            return all[i].function;
+    return NULL;
+}
+#else
+static void *linked_in(const char *name)
+{
+    return NULL;
+}
+#endif
+
 /* NCCL's function of that name, not ours. */
 static void *symbol(void *handle, const char *name)
 {
+    void *inside = linked_in(name);
+    if (inside)
+        return inside;
     char second[80];
     snprintf(second, sizeof second, "p%s", name);
     void *found = dlsym(handle, second);

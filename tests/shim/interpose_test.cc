@@ -67,6 +67,7 @@ class Shim : public testing::TestWithParam<Way>
 INSTANTIATE_TEST_SUITE_P(
     Ways, Shim,
     testing::Values(Way{"Preloaded", {PROBE}, true}, Way{"LinkedBeforeNccl", {PROBE_LINKED}, false},
+                    Way{"NcclInsideTheProgram", {PROBE_STATIC}, false},
                     Way{"ExtensionOpenedLocallyAsPyTorch", {PROBE_EXT, "run", EXTENSION}, true}),
     [](const auto &info) { return std::string(info.param.name); });
 
