@@ -29,11 +29,20 @@ char *run_library_find(const char *file)
     return NULL;
 }
 
+/* A program with the address sanitizer inside refuses libraries in front of it; where this command
+ * is such a program, so are those that it is tried on. */
+#ifdef __SANITIZE_ADDRESS__
+static const bool auto_is_on = false;
+#else
+static const bool auto_is_on = true;
+#endif
+
 int run_shim_preload(const cli_command *command, run_shim wanted, char **preload)
 {
     const char *users = getenv("LD_PRELOAD");
     *preload = NULL;
-    if (wanted == RUN_SHIM_OFF || (users && strstr(users, "libbrigade-shim.so")))
+    if (wanted == RUN_SHIM_OFF || (wanted == RUN_SHIM_AUTO && !auto_is_on) ||
+        (users && strstr(users, "libbrigade-shim.so")))
         return CLI_OK;
     char *path = run_library_find(RUN_SHIM_FILE);
     const char *why = !path ? "is not beside the command"
