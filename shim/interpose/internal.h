@@ -58,6 +58,8 @@ extern brg_ring *shim_ring; /* while shim_state is SHIM_ON */
 /* True if records are wanted and the ring is open; the first call opens it. rank and ranks: of the
  * first communicator, for a process that no launcher has numbered. */
 bool shim_open(int rank, int ranks);
+/* A copy of NCCL turned up. */
+void shim_found(const shim_real *real);
 /* Logs the first failure of the shim's own. */
 void shim_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

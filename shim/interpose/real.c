@@ -153,7 +153,7 @@ static const shim_real *real_behind(void *handle)
     }
     pthread_mutex_unlock(&lock);
     if (real)
-        brg_log(BRG_LOG_INFO, "shim: NCCL %d, %s", real->version, real->path);
+        shim_found(real);
     return real;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libbrigade-shim: NCCL's names in front of NCCL.
  *
- * What it records, in BRIGADE_TRACE/rank-N.ring, from the process's first NCCL call on. Ring info
- * "source" = "shim"; "timing" = "events" or "none"; "nccl" = version and file of each copy seen.
+ * What it records, in BRIGADE_TRACE/rank-N.ring, from the process's first communicator on. Ring
+ * info "source" = "shim"; "timing" = "events" or "none"; "nccl" = version and file of each copy
+ * seen.
  *
  * BRG_REC_COLLECTIVE, one per operation (a group of n operations gives n records):
  *   func      brg_func; ncclBcast is BROADCAST, ncclPutSignal is PUT; ncclSignal and ncclWaitSignal
@@ -33,9 +34,10 @@
  *
  * Ring info "comm N" describes communicator N:
  *   "hash=H size=S rank=R device=D parent=P how=init|split|shrink|grow|unseen blocking=0|1"
- *   hash is the same on all ranks of a communicator, and 0 when the shim cannot know it; size and
- * rank are -1 when they were not known (a non-blocking communicator that is still in the making);
- * parent is 0 for none. Ring info "comm N end" = "destroy|abort": the time is not recorded.
+ *   hash is the same on all ranks of a communicator, and 0 when the shim cannot know it; parent is
+ * 0 for none. It is written once size and rank are known: for a non-blocking communicator, when it
+ *   is first used.
+ * Ring info "comm N end" = "destroy|abort": the time is not recorded.
  */
 #ifndef BRIGADE_SHIM_INTERPOSE_SHIM_H
 #define BRIGADE_SHIM_INTERPOSE_SHIM_H

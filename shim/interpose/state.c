@@ -69,6 +69,20 @@ static void at_exit(void)
         brg_ring_finish(shim_ring);
 }
 
+static void real_describe(brg_ring *ring, const shim_real *real)
+{
+    char text[600];
+    snprintf(text, sizeof text, "%d %s", real->version, real->path);
+    brg_ring_add_info(ring, "nccl", text);
+}
+
+void shim_found(const shim_real *real)
+{
+    brg_log(BRG_LOG_INFO, "shim: NCCL %d, %s", real->version, real->path);
+    if (shim_on())
+        real_describe(shim_ring, real);
+}
+
 static brg_ring *ring_open(const char *dir, int rank, int ranks)
 {
     static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
@@ -93,11 +107,8 @@ static brg_ring *ring_open(const char *dir, int rank, int ranks)
     }
     brg_ring_add_info(ring, "source", "shim");
     brg_ring_add_info(ring, "brigade", BRIGADE_VERSION);
-    for (int i = 0; shim_real_at(i); i++) {
-        char text[600];
-        snprintf(text, sizeof text, "%d %s", shim_real_at(i)->version, shim_real_at(i)->path);
-        brg_ring_add_info(ring, "nccl", text);
-    }
+    for (int i = 0; shim_real_at(i); i++)
+        real_describe(ring, shim_real_at(i));
     return ring;
 }
 

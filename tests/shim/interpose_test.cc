@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -336,6 +337,9 @@ TEST(ShimCopies, TwoNcclsInOneProcessHaveGroupsOfTheirOwn)
     EXPECT_EQ(run.result.code, 0) << run.result.err;
     Trace trace = run.trace();
     ASSERT_EQ(trace.collectives.size(), 4u);
+    EXPECT_EQ(std::count_if(trace.infos.begin(), trace.infos.end(),
+                            [](const auto &entry) { return entry.first == "nccl"; }),
+              2);
     int grouped = 0;
     for (const brg_rec &rec : trace.collectives)
         grouped += rec.channel_first != 0;
