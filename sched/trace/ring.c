@@ -188,16 +188,27 @@ brg_status brg_ring_create(const char *path, const brg_ring_options *options, br
     return status;
 }
 
+void brg_ring_finish(brg_ring *ring)
+{
+    clock_put(ring);
+    __atomic_fetch_or(&ring->hdr->flags, BRG_RING_CLOSED, __ATOMIC_RELEASE);
+}
+
 void brg_ring_close(brg_ring *ring)
 {
     if (!ring)
         return;
-    clock_put(ring);
-    __atomic_fetch_or(&ring->hdr->flags, BRG_RING_CLOSED, __ATOMIC_RELEASE);
+    brg_ring_finish(ring);
     munmap(ring->hdr, ring->map_bytes);
     pthread_mutex_destroy(&ring->lock);
     free(ring->names);
     free(ring);
+}
+
+void brg_ring_abandon(brg_ring *ring)
+{
+    if (ring)
+        munmap(ring->hdr, ring->map_bytes);
 }
 
 void brg_ring_put(brg_ring *ring, const brg_rec *rec)

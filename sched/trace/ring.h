@@ -35,6 +35,7 @@ typedef enum brg_rec_kind {
     BRG_REC_OPTIMIZER = 6, /* one optimizer's update on the compute stream; aux = name id */
     BRG_REC_NORM = 7,      /* gradient norm and clip factor on the compute stream */
     BRG_REC_CLOCK = 8, /* t0 = CLOCK_MONOTONIC, t1 = CLOCK_REALTIME, aux = device clock (or 0) */
+    BRG_REC_CALL = 9,  /* host side of a collective that the shim saw, see shim/interpose/shim.h */
 } brg_rec_kind;
 
 typedef enum brg_func {
@@ -47,10 +48,18 @@ typedef enum brg_func {
     BRG_FUNC_SEND = 6,
     BRG_FUNC_RECV = 7,
     BRG_FUNC_ALL_TO_ALL = 8,
+    BRG_FUNC_GATHER = 9,
+    BRG_FUNC_SCATTER = 10,
+    BRG_FUNC_PUT = 11, /* one-sided, into a peer's window */
 } brg_func;
 
 /* Flags of BRG_REC_COLLECTIVE. */
-enum { BRG_REC_GROUPED = 1 /* issued in one group call with others that carry the same times */ };
+enum {
+    BRG_REC_GROUPED = 1,  /* issued in one group call with others that carry the same times */
+    BRG_REC_UNTIMED = 2,  /* no device time: t0, t1 are those of the call on the host */
+    BRG_REC_CAPTURED = 4, /* went into a CUDA graph: this call ran nothing, replays are not seen */
+    BRG_REC_USER_OP = 8,  /* reduced with an operator of the trainer's own */
+};
 
 /* A flag of every kind: happened in the replay of a CUDA graph. Times are the device's own; what
  * only the host knows (the first gradient of a bucket, when a collective was issued) is missing. */
@@ -94,6 +103,13 @@ brg_status brg_ring_create(const char *path, const brg_ring_options *options, br
 /* Writes a last clock record, marks the file as closed and unmaps; NULL allowed. The file stays. No
  * other thread may be using the ring. */
 void brg_ring_close(brg_ring *ring);
+
+/* Writes a last clock record and marks the file as closed; the ring can still be written. */
+void brg_ring_finish(brg_ring *ring);
+
+/* For a child after fork: unmaps the parent's ring and leaves the file as it is. The few bytes of
+ * the handle stay allocated, since the allocator may be in any state. NULL allowed. */
+void brg_ring_abandon(brg_ring *ring);
 
 /* Appends a record; rec->seq is ignored. Any thread, wait-free, no system call. NULL ring: no-op.
  */

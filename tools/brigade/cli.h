@@ -123,7 +123,7 @@ extern bool cli_sigpipe_ignored;
 
 extern const cli_entry cli_plan, cli_report, cli_compare, cli_doctor, cli_run, cli_bench,
     cli_version, cli_completion, cli_help;
-extern const cli_entry cli_bench_adamw, cli_bench_bucket, cli_bench_collective,
+extern const cli_entry cli_bench_adamw, cli_bench_bucket, cli_bench_collective, cli_bench_shim,
     cli_bench_grad_ready, cli_bench_host_cost, cli_bench_newton_schulz, cli_bench_plan,
     cli_bench_step, cli_bench_trace;
 

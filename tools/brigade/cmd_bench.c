@@ -11,6 +11,7 @@ const cli_entry *const cli_benchmarks[] = {
     &cli_bench_host_cost,
     &cli_bench_newton_schulz,
     &cli_bench_plan,
+    &cli_bench_shim,
     &cli_bench_step,
     &cli_bench_trace,
     NULL,

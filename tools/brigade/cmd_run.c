@@ -13,7 +13,10 @@ enum { MAX_RANKS = 1024 };
 static int64_t ranks = 1, port;
 static bool ranks_given, force, no_prefix, dry_run, quiet;
 static const char *output;
+static int shim = RUN_SHIM_AUTO;
 static double timeout_s, grace_s = 5;
+
+static const char *const shim_names[] = {"auto", "on", "off", NULL};
 
 static const cli_option options[] = {
     {.name = "ranks",
@@ -36,6 +39,12 @@ static const cli_option options[] = {
      .type = CLI_FLAG,
      .dest = &force,
      .help = "Replace the trace of an earlier run in DIR."},
+    {.name = "shim",
+     .type = CLI_CHOICE,
+     .dest = &shim,
+     .choices = shim_names,
+     .help = "Put libbrigade-shim under the program, which records what it does with NCCL (default "
+             "auto: with -o, where the library is found)."},
     {.name = "no-prefix",
      .type = CLI_FLAG,
      .dest = &no_prefix,
@@ -88,6 +97,10 @@ static const cli_command command = {
         "job; SIGTERM and SIGHUP end it; SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are passed "
         "on. What a rank leaves behind in its process group is ended, too, even when this command "
         "is killed.\n\n"
+        "With -o, LD_PRELOAD gets libbrigade-shim in front: a program that uses NCCL is recorded "
+        "as it "
+        "is. Under a program that uses libbrigade, which writes its own trace, the shim is silent. "
+        "BRIGADE_SHIM_TIMING=none leaves out device times.\n\n"
         "Without -n the program is run as it is, with its trace in DIR if -o is given. This also "
         "works around and inside other launchers.\n\n"
         "  brigade run -n 4 -o trace -- ./trainer --steps 100\n"
@@ -120,7 +133,7 @@ static int run_in_place(char **argv)
                     strerror(error));
 }
 
-static int prepare(run_config *config, char **trace, bool *created)
+static int prepare(run_config *config, char **trace, char **preload, bool *created)
 {
     char error[256];
     if (config->set_env) {
@@ -139,7 +152,9 @@ static int prepare(run_config *config, char **trace, bool *created)
             return code;
         config->trace = *trace;
     }
-    return CLI_OK;
+    int code = output ? run_shim_preload(&command, (run_shim)shim, preload) : CLI_OK;
+    config->preload = *preload;
+    return code;
 }
 
 static int run_run(int argc, char **argv)
@@ -153,6 +168,8 @@ static int run_run(int argc, char **argv)
                         "which program? (brigade run -n 4 -- PROGRAM ARGUMENTS)");
     if (force && !output)
         return cli_fail(&command, CLI_USAGE, "--force has no meaning without --output");
+    if (shim == RUN_SHIM_ON && !output)
+        return cli_fail(&command, CLI_USAGE, "--shim=on has no meaning without --output");
     if (port && !ranks_given)
         return cli_fail(&command, CLI_USAGE, "--port has no meaning without --ranks");
     run_config config = {.command = &command,
@@ -164,9 +181,9 @@ static int run_run(int argc, char **argv)
                          .timeout_s = timeout_s,
                          .grace_s = grace_s,
                          .argv = argv + first};
-    char *trace = NULL;
+    char *trace = NULL, *preload = NULL;
     bool created = false;
-    code = prepare(&config, &trace, &created);
+    code = prepare(&config, &trace, &preload, &created);
     if (code == CLI_OK && dry_run) {
         run_print(&config);
         code = cli_finish(&command, CLI_OK);
@@ -177,6 +194,7 @@ static int run_run(int argc, char **argv)
         if (created && (code == CLI_NOT_FOUND || code == CLI_NOT_EXECUTABLE))
             rmdir(trace); /* nothing ran; fails harmlessly if something did */
     }
+    free(preload);
     free(trace);
     return code;
 }

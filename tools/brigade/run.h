@@ -27,6 +27,7 @@ typedef struct run_config {
     bool quiet;             /* no summary */
     const char *trace;      /* absolute; NULL: none */
     const char *trace_name; /* as the user wrote it */
+    const char *preload;    /* LD_PRELOAD; NULL: left alone */
     int port;
     int threads; /* of BLAS and OpenMP in each rank */
     double timeout_s, grace_s;
@@ -54,6 +55,18 @@ void run_print(const run_config *config);
 int run_trace_prepare(const cli_command *command, const char *dir, bool force, int only,
                       char **path, bool *created);
 int run_trace_count(const char *dir); /* rings in it */
+
+/* run_shim.c: libbrigade-shim under the program. */
+typedef enum run_shim { RUN_SHIM_AUTO, RUN_SHIM_ON, RUN_SHIM_OFF } run_shim;
+
+#define RUN_SHIM_FILE "libbrigade-shim.so.1"
+
+/* The absolute name of a library that came with the command, to be freed; NULL: not there. */
+char *run_library_find(const char *file);
+
+/* LD_PRELOAD for the ranks: the shim by its absolute name, then the user's own; to be freed. NULL:
+ * nothing to set. Returns an exit code. */
+int run_shim_preload(const cli_command *command, run_shim wanted, char **preload);
 
 /* `text` quoted for a shell where that is needed; to be freed. */
 char *run_quote(const char *text);
