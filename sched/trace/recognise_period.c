@@ -12,6 +12,8 @@ enum {
 /* A shorter period explains nearly as much as the best: it is the period, and the other a multiple
  * of it. */
 #define NEARLY 0.8
+/* What explains less than this is chance. */
+#define SCORE_MIN 0.7
 
 typedef struct search {
     const uint32_t *symbols;
@@ -177,7 +179,7 @@ brg_status brg_cycles_find(const uint32_t *symbols, const int64_t *gaps_ns, cons
     BRG_TRY(search_start(&s), out);
     search_vote(&s);
     size_t period = search_best(&s, &cycles->score);
-    if (!period)
+    if (!period || cycles->score < SCORE_MIN)
         goto out;
     run_find(&s, period, &first, &end);
     if (end - first < period)
