@@ -206,14 +206,13 @@ static bool ends_get(const comparison *c, const meeting *m, uint32_t list, doubl
     return here && there;
 }
 
-/* Meetings with ranks whose clocks are known. */
-static size_t shared_count(const comparison *c, uint32_t list)
+static bool meets_known(const comparison *c, uint32_t list)
 {
-    size_t n = 0;
     double mine, known;
     for (size_t i = 0; i < c->nmeetings; i++)
-        n += ends_get(c, &c->meetings[i], list, &mine, &known);
-    return n;
+        if (ends_get(c, &c->meetings[i], list, &mine, &known))
+            return true;
+    return false;
 }
 
 typedef struct point {
@@ -262,7 +261,7 @@ static brg_status clock_fit(comparison *c, uint32_t list)
     return BRG_OK;
 }
 
-/* One after another, the one that meets most with those that are known already. */
+/* First those that meet the first rank, then those that meet them, and so on. */
 static brg_status clocks_fit(comparison *c)
 {
     brg_status status = BRG_OK;
@@ -271,19 +270,13 @@ static brg_status clocks_fit(comparison *c)
         return brg_fail(BRG_ERR_NO_MEMORY, "no memory for %zu clocks", c->nlists);
     c->fitted[0] = true;
     c->out->ranks[0].shared = c->nmeetings;
-    while (status == BRG_OK) {
-        size_t most = 0;
-        uint32_t best = 0;
-        for (uint32_t i = 1; i < c->nlists; i++) {
-            size_t shared = c->fitted[i] ? 0 : shared_count(c, i);
-            if (shared > most) {
-                most = shared;
-                best = i;
+    for (bool more = true; status == BRG_OK && more;) {
+        more = false;
+        for (uint32_t i = 1; status == BRG_OK && i < c->nlists; i++)
+            if (!c->fitted[i] && meets_known(c, i)) {
+                status = clock_fit(c, i);
+                more = true;
             }
-        }
-        if (!most)
-            break;
-        status = clock_fit(c, best);
     }
     return status;
 }

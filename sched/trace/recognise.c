@@ -179,6 +179,10 @@ static void steps_write(brg_recognition *r, const brg_pattern *p)
     brg_trace *trace = &r->trace;
     for (size_t i = 0; i < p->nsteps; i++) {
         const brg_step_span *s = &p->steps[i];
+        if (!s->closed && !s->lossy && i + 1 == p->nsteps && s->r_end == p->nreductions) {
+            r->unfinished = p->nevents - s->e_first;
+            continue;
+        }
         if (!brg_step_counts(s)) {
             r->steps_lossy += !s->closed || s->lossy;
             r->steps_unlike += s->closed && !s->lossy;

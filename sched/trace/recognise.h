@@ -74,8 +74,10 @@ typedef struct brg_recognition {
     uint32_t steps_lossy;  /* left out: records of theirs are missing */
     uint32_t steps_unlike; /* left out: other gathers than most have, as in evaluation */
     uint64_t early; /* reductions before the first cycle: DDP before it makes its buckets anew */
-    uint64_t collectives, recognised; /* of the data-parallel communicator; those in whole steps */
-    uint64_t untimed, captured;       /* of all communicators */
+    /* Of the data-parallel communicator: all, those in whole steps, those in a last step of which
+     * nobody knows the end. */
+    uint64_t collectives, recognised, unfinished;
+    uint64_t untimed, captured; /* of all communicators */
     brg_waste *waste;
     size_t nwaste;
 } brg_recognition;

@@ -50,8 +50,7 @@ static void recognition_line(const brg_recognition *g)
     printf(" by %s", g->by_address ? "address and size" : "size alone");
     if (g->micro_steps > 1)
         printf(", %u micro-steps a step", g->micro_steps);
-    printf("; %.1f%% of its collectives\n",
-           g->collectives ? 100.0 * (double)g->recognised / (double)g->collectives : 0);
+    printf("\n");
 }
 
 /* The ranks that came last most often, one line each. */
@@ -184,7 +183,7 @@ static void row_print(const row *op, const brg_stat *exposed, const char *reason
         snprintf(per_step, sizeof per_step, "%" PRIu64, op->count.min);
     else
         snprintf(per_step, sizeof per_step, "%" PRIu64 "-%" PRIu64, op->count.min, op->count.max);
-    printf("%6s %s\n", per_step, reason);
+    printf("%6s%s%s\n", per_step, *reason ? " " : "", reason);
 }
 
 static void bucket_rows(const report *r, const brg_bucket_report *b)

@@ -102,15 +102,17 @@ static void step_table(const report *r)
                                                : " (--rank N shows another)");
     printf("  %-16s%15s  %6s%14s %12s\n", "", "typical step", "share", "median ms", "p95 ms");
     part("step", p->step_ns, 0, &data->step);
-    part("compute", p->compute_ns, p->step_ns, &data->compute);
+    if (data->compute_known)
+        part("compute", p->compute_ns, p->step_ns, &data->compute);
     part("communication", p->communication_ns, p->step_ns, &data->communication);
+    if (!data->idle.n) {
+        printf("\n");
+        return;
+    }
     part("  overlapped", p->overlapped_ns, p->step_ns, &data->overlapped);
     part("  exposed", p->exposed_ns, p->step_ns, &data->exposed);
     part("idle", p->idle_ns, p->step_ns, &data->idle);
-    if (data->idle.n)
-        bar(p);
-    else
-        printf("\n");
+    bar(p);
 }
 
 static void named_line(const char *label, const brg_named_report *list, size_t count,
