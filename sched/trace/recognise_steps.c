@@ -5,9 +5,6 @@
 #include "brigade/dtype.h"
 #include "sched/trace/recognise_internal.h"
 
-/* How much of the reductions must recur by address before addresses are given up. */
-#define RECURS_BY_ADDRESS 0.6
-
 uint64_t brg_event_elements(const brg_event *event)
 {
     size_t size = brg_dtype_bytes((brg_dtype)event->rec->dtype);
@@ -65,6 +62,21 @@ static void reductions_measure(const brg_pattern *p, int64_t *gaps, uint64_t *lo
     }
 }
 
+/* Whether the same addresses come again and again within the cycle: buffers that gradients are
+ * copied to, of which an odd number of reductions makes a cycle of two steps. */
+static bool addresses_reused(const brg_pattern *p)
+{
+    const size_t *cycle = p->reductions + p->cycles.first[0];
+    size_t distinct = 0;
+    for (size_t i = 0; i < p->cycles.period; i++) {
+        size_t k = 0;
+        while (k < i && p->events[cycle[k]].rec->aux != p->events[cycle[i]].rec->aux)
+            k++;
+        distinct += k == i;
+    }
+    return 4 * distinct <= 3 * p->cycles.period;
+}
+
 static brg_status cycles_find(brg_pattern *p, const char *path)
 {
     brg_status status;
@@ -78,9 +90,13 @@ static brg_status cycles_find(brg_pattern *p, const char *path)
     reductions_measure(p, gaps, lost);
     BRG_TRY(cycles_of(p, true, gaps, lost), out);
     double score = p->cycles.count < 2 ? 0 : p->cycles.score;
-    if (score < RECURS_BY_ADDRESS) {
+    size_t period = p->cycles.period;
+    bool reused = score > 0 && addresses_reused(p);
+    if (!(score > 0) || reused) {
         BRG_TRY(cycles_of(p, false, gaps, lost), out);
-        if (p->cycles.count < 2 || p->cycles.score <= score)
+        bool shorter =
+            p->cycles.period > 1 && p->cycles.period < period && period % p->cycles.period == 0;
+        if (p->cycles.count < 2 || (reused && !shorter))
             BRG_TRY(cycles_of(p, true, gaps, lost), out);
     }
 out:
@@ -305,10 +321,9 @@ static brg_status steps_compare(brg_pattern *p, const char *path)
     uint64_t *sorted = calloc(p->nsteps + 1, sizeof *sorted);
     if (!sorted)
         return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu steps", path, p->nsteps);
-    size_t whole = 0;
-    for (size_t i = 0; i < p->nsteps; i++)
-        whole += p->steps[i].closed && !p->steps[i].lossy;
-    p->gathers_by_address = 2 * unlike_mark(p, true, sorted) >= whole;
+    /* Addresses count when they tell hardly fewer steps to be alike than sizes do. */
+    size_t by_size = unlike_mark(p, false, sorted);
+    p->gathers_by_address = 10 * unlike_mark(p, true, sorted) >= 9 * by_size;
     if (!p->gathers_by_address)
         unlike_mark(p, false, sorted);
     free(sorted);

@@ -188,6 +188,21 @@ TEST(Recognise, FsdpOfOneLayerSize)
     }
 }
 
+/* 13 reduce-scatters from two buffers in turn: by address only every other step is the same. */
+TEST(Recognise, FsdpWhoseBuffersChangePlaces)
+{
+    for (int layers : {11, 12}) {
+        ShimTrace t;
+        FsdpShape shape;
+        shape.layers = layers;
+        shape.staging_goes_on = true;
+        fsdp(t, shape);
+        Recognised r(t);
+        EXPECT_EQ(r.expect_true(), range(0, 9)) << layers;
+        EXPECT_EQ(r->trace.nbuckets, (size_t)layers + 1);
+    }
+}
+
 TEST(Recognise, FsdpEvaluates)
 {
     ShimTrace t;
@@ -332,7 +347,8 @@ TEST(Recognise, RandomTrainers)
             ddp(t, {steps, 1 + (int)(rng() % 50), rng() % 2 == 0, evaluate, (int)(rng() % 4),
                     rng() % 2 == 0});
         else if (kind == 1)
-            fsdp(t, {steps, 3 + (int)(rng() % 30), rng() % 2 == 0, rng() % 2 == 0, evaluate});
+            fsdp(t, {steps, 3 + (int)(rng() % 30), rng() % 2 == 0, rng() % 2 == 0, evaluate,
+                     rng() % 2 == 0});
         else if (kind == 2)
             zero(t, {steps, 2 + (int)(rng() % 12), 1 + (int)(rng() % 4), rng() % 2 == 0,
                      rng() % 2 == 0, evaluate});

@@ -219,6 +219,7 @@ struct FsdpShape {
     bool uniform = true;
     bool staging = true;    /* reduce-scatters read one of two buffers, gathers write one of two */
     int evaluate_every = 0; /* forward only */
+    bool staging_goes_on = false; /* the next step begins with the buffer that is next */
 };
 
 /* FSDP2: the root gathers first and is not freed, layers are gathered in forward and in backward:
@@ -249,7 +250,8 @@ inline void fsdp(ShimTrace &t, const FsdpShape &shape)
     };
     t.comm(1, t.world, 0xf5d9);
     for (int s = 0; s < shape.steps; s++) {
-        gathers = reductions = 0;
+        if (!shape.staging_goes_on)
+            gathers = reductions = 0;
         gather(-1, s, 100);
         for (int l = 0; l < shape.layers; l++)
             gather(l, s, 900);
@@ -265,7 +267,7 @@ inline void fsdp(ShimTrace &t, const FsdpShape &shape)
         t.pass(4000);
         if (shape.evaluate_every && s % shape.evaluate_every == shape.evaluate_every - 1)
             for (int batch = 0; batch < 3; batch++) {
-                gathers = 0;
+                gathers = shape.staging_goes_on ? gathers : 0;
                 gather(-1, -1, 100);
                 for (int l = 0; l < shape.layers; l++)
                     gather(l, -1, 500);
