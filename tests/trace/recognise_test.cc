@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "sched/trace/analysis.h"
 #include "tests/seed.h"
 #include "tests/trace/shim_trace.h"
 
@@ -366,6 +367,42 @@ TEST(Recognise, RandomTrainers)
         }
         if (HasFailure())
             return;
+    }
+}
+
+/* Nothing in the records can be trusted. */
+TEST(Recognise, Garbage)
+{
+    auto rng = test_rng(43);
+    for (int round = 0; round < 200 * BRIGADE_TEST_STRESS; round++) {
+        ShimTrace t(rng());
+        t.comm(1, 4, 5);
+        for (int i = 0; i < (int)(rng() % 300); i++) {
+            brg_rec rec{};
+            rec.kind = rng() % 4 ? (uint16_t)BRG_REC_COLLECTIVE : (uint16_t)(rng() % 12);
+            rec.t0_ns = rng() % 8 ? rng() % 100000 : rng() >> 1;
+            rec.t1_ns = rec.t0_ns + rng() % 100000;
+            rec.bytes = rng() % 8 ? (rng() % 4) << 20 : rng();
+            rec.step = rng() % 8 ? (uint32_t)i : (uint32_t)rng();
+            rec.comm = (uint32_t)(rng() % 3);
+            rec.bucket = rng() % 2 ? BRG_NO_BUCKET : (uint32_t)rng();
+            rec.stream = (uint32_t)(rng() % 3);
+            rec.flags = (uint16_t)(rng() % 16);
+            rec.dtype = (uint8_t)rng();
+            rec.func = (uint8_t)(rng() % 4 ? 1 + rng() % 3 : rng());
+            rec.aux = rng() % 3;
+            t.recs.push_back(rec);
+        }
+        brg_recognise_options options{};
+        brg_recognition r;
+        ASSERT_EQ(brg_recognise(t.trace(), &options, &r), BRG_OK);
+        EXPECT_LE(r.recognised, r.collectives);
+        brg_recognition_free(&r);
+        brg_analysis_options how{};
+        brg_rank_report report;
+        brg_status status = brg_trace_analyze(t.trace(), &how, &report);
+        EXPECT_TRUE(status == BRG_OK || status == BRG_ERR_NO_DATA);
+        brg_rank_report_free(&report);
     }
 }
 
