@@ -71,6 +71,22 @@ out:
     return status;
 }
 
+/* By communicator and by kind. `share`: of its time, which all that was issued as one have. */
+static brg_status group_sample(brg_analysis *a, const brg_rec *rec, double share)
+{
+    const uint64_t keys[] = {brg_key(KEY_COMM, rec->comm), brg_key(KEY_FUNC, rec->func)};
+    const brg_window *w = brg_analysis_step_numbered(a, rec->step, rec->t0_ns);
+    brg_status status = BRG_OK;
+    for (size_t i = 0; w && i < 2; i++) {
+        BRG_TRY(sample(a, keys[i], M_COUNT, w, 1), out);
+        BRG_TRY(sample(a, keys[i], M_BYTES, w, (double)rec->bytes), out);
+        if (!(rec->flags & BRG_REC_UNTIMED))
+            BRG_TRY(sample(a, keys[i], M_TIME, w, share * (double)(rec->t1_ns - rec->t0_ns)), out);
+    }
+out:
+    return status;
+}
+
 /* Puts those next to each other that were issued as one. */
 static int coll_compare(const void *a, const void *b)
 {
@@ -112,8 +128,10 @@ static brg_status collectives_sample(brg_analysis *a)
         double bytes = (double)colls[i]->bytes;
         for (end = i + 1; end < ncolls && issued_as_one(colls[i], colls[end]); end++)
             bytes += (double)colls[end]->bytes;
-        for (size_t k = i; k < end; k++)
+        for (size_t k = i; k < end; k++) {
             BRG_TRY(collective_sample(a, colls[k], bytes), out);
+            BRG_TRY(group_sample(a, colls[k], 1 / (double)(end - i)), out);
+        }
     }
 out:
     free(colls);
@@ -133,22 +151,6 @@ static brg_status wait_sample(brg_analysis *a, const brg_rec *rec)
         status = sample(a, key, M_REDUCE_WAIT, w, time);
     if (status == BRG_OK && rec->func == BRG_FUNC_ALL_GATHER)
         status = sample(a, key, M_GATHER_WAIT, w, time);
-    return status;
-}
-
-/* By communicator and by kind. */
-static brg_status group_sample(brg_analysis *a, const brg_rec *rec)
-{
-    const uint64_t keys[] = {brg_key(KEY_COMM, rec->comm), brg_key(KEY_FUNC, rec->func)};
-    const brg_window *w = brg_analysis_step_numbered(a, rec->step, rec->t0_ns);
-    brg_status status = BRG_OK;
-    for (size_t i = 0; w && i < 2; i++) {
-        BRG_TRY(sample(a, keys[i], M_COUNT, w, 1), out);
-        BRG_TRY(sample(a, keys[i], M_BYTES, w, (double)rec->bytes), out);
-        if (!(rec->flags & BRG_REC_UNTIMED))
-            BRG_TRY(sample(a, keys[i], M_TIME, w, (double)(rec->t1_ns - rec->t0_ns)), out);
-    }
-out:
     return status;
 }
 
@@ -196,8 +198,6 @@ static brg_status spans_sample(brg_analysis *a)
             break;
         case BRG_REC_COLLECTIVE:
             status = other_sample(a, rec);
-            if (status == BRG_OK)
-                status = group_sample(a, rec);
             break;
         case BRG_REC_COMPUTE:
         case BRG_REC_OPTIMIZER:

@@ -83,9 +83,8 @@ static void late_lines(const report *r)
 static void waste_tiny(const brg_waste *w)
 {
     char bytes[32], time[32];
-    printf("%-10s %.0f small %ss of communicator %u right behind one another could be %.0f: %s",
-           "waste", w->count, report_func_name(w->func), w->comm, w->runs,
-           cli_bytes(bytes, w->bytes));
+    printf("%-10s %.0f small %ss of communicator %u in a row could be %.0f: %s", "waste", w->count,
+           report_func_name(w->func), w->comm, w->runs, cli_bytes(bytes, w->bytes));
     if (w->time_ns > 0)
         printf(", %s", cli_time_ns(time, w->time_ns));
     printf(" a step\n");
