@@ -336,6 +336,14 @@ static void bucket_last(const comparison *c, uint64_t key, brg_bucket_arrivals *
     bucket->last_share = all ? (double)most / (double)all : 0;
 }
 
+static brg_reason reason_of(const brg_bucket_arrivals *bucket, double error_ns)
+{
+    double most = LATE_SHARE * (bucket->spread.median + bucket->transfer.median);
+    if (error_ns >= most)
+        return BRG_REASON_UNCLEAR;
+    return bucket->spread.median >= most ? BRG_REASON_LATE_PEER : BRG_REASON_TRANSFER;
+}
+
 static brg_status buckets_fill(comparison *c)
 {
     brg_arrivals *out = c->out;
@@ -352,9 +360,7 @@ static brg_status buckets_fill(comparison *c)
         bucket->spread = brg_samples_stat(&c->samples, key, M_SPREAD);
         bucket->transfer = brg_samples_stat(&c->samples, key, M_TRANSFER);
         bucket->wait = brg_samples_stat(&c->samples, key, M_WAIT);
-        bucket->late_peer =
-            bucket->spread.median > out->error_ns &&
-            bucket->spread.median >= LATE_SHARE * (bucket->spread.median + bucket->transfer.median);
+        bucket->reason = reason_of(bucket, out->error_ns);
     }
     return BRG_OK;
 }

@@ -45,6 +45,13 @@ typedef struct brg_rank_arrivals {
     brg_stat late;   /* by how much, after the median rank, in those */
 } brg_rank_arrivals;
 
+/* What most of a bucket's time on the rank that came first was. */
+typedef enum brg_reason {
+    BRG_REASON_UNCLEAR, /* the clocks' error is too large to tell */
+    BRG_REASON_LATE_PEER,
+    BRG_REASON_TRANSFER,
+} brg_reason;
+
 typedef struct brg_bucket_arrivals {
     uint32_t bucket;
     brg_stat spread;    /* last start - first start */
@@ -52,7 +59,7 @@ typedef struct brg_bucket_arrivals {
     brg_stat wait;      /* last start - median start: what most ranks waited */
     uint32_t last_rank; /* the one that came last most often */
     double last_share;  /* how often, 0 to 1 */
-    bool late_peer;     /* most of the time on the first rank was waiting, beyond the error */
+    brg_reason reason;
 } brg_bucket_arrivals;
 
 typedef struct brg_arrivals {

@@ -110,7 +110,7 @@ TEST(Arrivals, LateRankBehindSkewAndDrift)
         for (int b = 0; b < fleet.buckets; b++) {
             const brg_bucket_arrivals &bucket = c.a.buckets[b];
             double late = b == fleet.late_bucket ? 3e6 : 0;
-            EXPECT_EQ(bucket.late_peer, late > 0) << b;
+            EXPECT_EQ(bucket.reason, late > 0 ? BRG_REASON_LATE_PEER : BRG_REASON_TRANSFER) << b;
             /* starts by 2 us, the clocks by the error on each side, and drift stretches */
             double tolerance = 2000 + 4 * c.a.error_ns + 0.01 * late;
             EXPECT_NEAR(bucket.spread.median, late, tolerance) << b;
@@ -135,8 +135,20 @@ TEST(Arrivals, SlowTransferIsNoLatePeer)
     auto traces = fleet.make(rng, std::vector<Clock>(4, {0, 0}));
     Compared c(traces);
     for (size_t b = 0; b < c.a.nbuckets; b++)
-        EXPECT_FALSE(c.a.buckets[b].late_peer);
+        EXPECT_EQ(c.a.buckets[b].reason, BRG_REASON_TRANSFER);
     EXPECT_NEAR(c.a.buckets[1].spread.median, 1e6, 4000);
+}
+
+TEST(Arrivals, ClocksThatAreTooBadSayNothing)
+{
+    auto rng = test_rng(12);
+    Fleet fleet;
+    fleet.late_us = 1000;
+    fleet.end_noise_us = 3000;
+    auto traces = fleet.make(rng, std::vector<Clock>(4, {0, 0}));
+    Compared c(traces);
+    EXPECT_GT(c.a.error_ns, 1e6);
+    EXPECT_EQ(c.a.buckets[0].reason, BRG_REASON_UNCLEAR);
 }
 
 TEST(Arrivals, LostRecordsAreNotMatchedWithOthers)
@@ -149,7 +161,7 @@ TEST(Arrivals, LostRecordsAreNotMatchedWithOthers)
     traces[3].recs.erase(traces[3].recs.begin() + 100, traces[3].recs.begin() + 101);
     Compared c(traces);
     EXPECT_EQ(c.a.matched, 150u - 3);
-    EXPECT_TRUE(c.a.buckets[1].late_peer);
+    EXPECT_EQ(c.a.buckets[1].reason, BRG_REASON_LATE_PEER);
     EXPECT_LT(c.a.error_ns, 2000);
 }
 

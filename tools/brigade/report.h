@@ -69,6 +69,7 @@ bool report_csv(const report *r, report_by by, const char *path);
 
 /* "all-reduce". */
 const char *report_func_name(uint32_t func);
+const char *report_reason_name(brg_reason reason);
 /* NULL: nothing is known of its arrivals. */
 const brg_bucket_arrivals *report_bucket_arrivals(const report *r, uint32_t bucket);
 const brg_rank_arrivals *report_rank_arrivals(const report *r, uint32_t rank);

@@ -69,7 +69,7 @@ static void bucket_row(const report *r, const brg_bucket_report *b, FILE *file)
     }
     for (size_t i = 0; i < sizeof stats / sizeof *stats; i++)
         stat_cells(file, stats[i]);
-    fprintf(file, ",%s\n", !a ? "" : a->late_peer ? "late peer" : "transfer");
+    fprintf(file, ",%s\n", a ? report_reason_name(a->reason) : "");
 }
 
 static void buckets(const report *r, FILE *file)

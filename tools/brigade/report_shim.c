@@ -30,6 +30,14 @@ const brg_rank_arrivals *report_rank_arrivals(const report *r, uint32_t rank)
     return NULL;
 }
 
+const char *report_reason_name(brg_reason reason)
+{
+    static const char *const names[] = {[BRG_REASON_UNCLEAR] = "unclear",
+                                        [BRG_REASON_LATE_PEER] = "late peer",
+                                        [BRG_REASON_TRANSFER] = "transfer"};
+    return names[reason];
+}
+
 /* ---- Lines above the table ---- */
 
 static void exposed_line(const brg_rank_report *data)
@@ -156,8 +164,8 @@ static const char *reason_of(const report *r, uint32_t bucket, char text[REASON_
     const brg_bucket_arrivals *a = report_bucket_arrivals(r, bucket);
     if (!a)
         return "-";
-    if (!a->late_peer)
-        return "transfer";
+    if (a->reason != BRG_REASON_LATE_PEER)
+        return report_reason_name(a->reason);
     snprintf(text, REASON_COLUMNS + 16, "late r%u", a->last_rank);
     return text;
 }

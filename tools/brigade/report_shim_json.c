@@ -84,8 +84,8 @@ json_t *report_arrivals_json(const report *r)
         json_array_append_new(
             buckets,
             json_pack("{s:I,s:s,s:o,s:o,s:o,s:I,s:f}", "bucket", (json_int_t)b->bucket, "reason",
-                      b->late_peer ? "late peer" : "transfer", "spread_ns", stat(&b->spread),
-                      "transfer_ns", stat(&b->transfer), "wait_ns", stat(&b->wait), "last_rank",
+                      report_reason_name(b->reason), "spread_ns", stat(&b->spread), "transfer_ns",
+                      stat(&b->transfer), "wait_ns", stat(&b->wait), "last_rank",
                       (json_int_t)b->last_rank, "last_share", b->last_share));
     }
     return json_pack("{s:I,s:I,s:o,s:o,s:o}", "matched", (json_int_t)a->matched, "unlike",
