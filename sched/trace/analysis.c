@@ -80,6 +80,38 @@ static brg_status named_fill(brg_analysis *a)
     return status;
 }
 
+static brg_status group_add(brg_analysis *a, brg_group_report **list, size_t *count, uint64_t key)
+{
+    brg_group_report *grown = reallocarray(*list, *count + 1, sizeof *grown);
+    uint64_t nsteps = a->end - a->first;
+    if (!grown)
+        return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for its communicators", a->trace->path);
+    *list = grown;
+    grown[(*count)++] = (brg_group_report){
+        .id = (uint32_t)key,
+        .count = brg_samples_stat_by_step(&a->samples, key, M_COUNT, BRG_FOLD_SUM, nsteps),
+        .bytes = brg_samples_stat_by_step(&a->samples, key, M_BYTES, BRG_FOLD_SUM, nsteps),
+        .time = brg_samples_stat_by_step(&a->samples, key, M_TIME, BRG_FOLD_SUM, 0),
+    };
+    return BRG_OK;
+}
+
+static brg_status groups_fill(brg_analysis *a)
+{
+    brg_rank_report *report = a->report;
+    brg_status status = BRG_OK;
+    for (size_t i = 0; status == BRG_OK && i < a->samples.count; i++) {
+        uint64_t key = a->samples.at[i].key;
+        if (i && a->samples.at[i - 1].key == key)
+            continue;
+        if (key >> 32 == KEY_COMM)
+            status = group_add(a, &report->comms, &report->ncomms, key);
+        else if (key >> 32 == KEY_FUNC)
+            status = group_add(a, &report->funcs, &report->nfuncs, key);
+    }
+    return status;
+}
+
 static brg_status report_fill(brg_analysis *a)
 {
     brg_rank_report *report = a->report;
@@ -102,7 +134,25 @@ static brg_status report_fill(brg_analysis *a)
         bucket_fill(a, &report->buckets[i]);
     report->other_collectives = brg_samples_stat_by_step(&a->samples, brg_key(KEY_OTHER, 0), M_TIME,
                                                          BRG_FOLD_SUM, a->end - a->first);
-    return named_fill(a);
+    brg_status status = named_fill(a);
+    return status == BRG_OK ? groups_fill(a) : status;
+}
+
+/* Puts the trace with its steps and buckets in place of one that has none. */
+static brg_status recognise(brg_analysis *a, const brg_recognise_options *options)
+{
+    if (!brg_recognise_needed(a->trace))
+        return BRG_OK;
+    brg_recognition *r = calloc(1, sizeof *r);
+    if (!r)
+        return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for its steps", a->trace->path);
+    brg_status status = brg_recognise(a->trace, options, r);
+    if (status == BRG_OK && !r->steps_whole)
+        status = brg_fail(BRG_ERR_NO_DATA, "%s: no steps could be recognised in its collectives",
+                          a->trace->path);
+    a->report->recognition = r;
+    a->trace = &r->trace;
+    return status;
 }
 
 brg_status brg_analysis_run(brg_analysis *a, const brg_analysis_options *options)
@@ -132,6 +182,7 @@ brg_status brg_trace_analyze(const brg_trace *trace, const brg_analysis_options 
     *report = (brg_rank_report){0};
     brg_analysis a = {.trace = trace, .report = report};
     brg_status status;
+    BRG_TRY(recognise(&a, &options->recognise), out);
     BRG_TRY(brg_analysis_run(&a, options), out);
     BRG_TRY(report_fill(&a), out);
 out:
@@ -146,5 +197,10 @@ void brg_rank_report_free(brg_rank_report *report)
     free(report->buckets);
     free(report->computes);
     free(report->optimizers);
+    free(report->comms);
+    free(report->funcs);
+    if (report->recognition)
+        brg_recognition_free(report->recognition);
+    free(report->recognition);
     *report = (brg_rank_report){0};
 }

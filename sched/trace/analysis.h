@@ -7,6 +7,8 @@
  * of the step but its waits. communication  at least one collective runs overlapped     both
  *   exposed        communication without compute
  *   idle           neither; compute + exposed + idle = step, communication = overlapped + exposed
+ * Traces of the shim have no steps and no buckets: they are recognised first (recognise.h). Without
+ * kernels in them nothing is known of compute, and so nothing of what is exposed.
  * A gather may run past the step that started it: it is counted for that step, but its time belongs
  * to the window that it runs in.
  *
@@ -15,7 +17,7 @@
 #ifndef BRIGADE_SCHED_TRACE_ANALYSIS_H
 #define BRIGADE_SCHED_TRACE_ANALYSIS_H
 
-#include "sched/trace/reader.h"
+#include "sched/trace/recognise.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,7 +59,24 @@ typedef struct brg_named_report {
     brg_stat time;    /* ns per step, 0 in a step without */
 } brg_named_report;
 
+/* All collectives of one communicator, or of one kind: per step. */
+typedef struct brg_group_report {
+    uint32_t id; /* the communicator, or its brg_func */
+    brg_stat count, bytes;
+    brg_stat time; /* ns, of those with device times; n = 0: none has */
+} brg_group_report;
+
+/* What the cost of a bucket was taken from. */
+typedef enum brg_exposed_from {
+    BRG_EXPOSED_UNKNOWN,
+    BRG_EXPOSED_WAITS,   /* replays of the recorded waits, see replay.h */
+    BRG_EXPOSED_KERNELS, /* the time in which it was communicated and no kernel ran */
+} brg_exposed_from;
+
 typedef struct brg_rank_report {
+    brg_recognition *recognition; /* NULL: steps and buckets were recorded */
+    bool compute_known;           /* false: compute, overlapped, exposed, idle mean nothing */
+    brg_exposed_from exposed_from;
     uint32_t steps_recorded;   /* complete steps in the trace */
     uint32_t steps_warmup;     /* left out because they came first */
     uint32_t steps_incomplete; /* left out because records of theirs may be missing */
@@ -79,16 +98,21 @@ typedef struct brg_rank_report {
     size_t noptimizers;
     brg_stat norm;
     brg_stat other_collectives; /* ns per step in collectives that belong to no bucket */
+    brg_group_report *comms;    /* by id */
+    size_t ncomms;
+    brg_group_report *funcs; /* by id */
+    size_t nfuncs;
 } brg_rank_report;
 
 typedef struct brg_analysis_options {
     /* The first steps are left out: the very first one learns and issues everything at its end. As
      * many as this, unless no step would be left. */
     uint32_t warmup_steps;
+    brg_recognise_options recognise;
 } brg_analysis_options;
 
 /* BRG_ERR_NO_DATA: no complete step or no collective; the message names the file. The report's
- * names live as long as the trace. */
+ * names live as long as the trace, which may forget its records. */
 brg_status brg_trace_analyze(const brg_trace *trace, const brg_analysis_options *options,
                              brg_rank_report *report);
 void brg_rank_report_free(brg_rank_report *report);

@@ -43,11 +43,17 @@ static brg_status collective_sample(brg_analysis *a, const brg_rec *rec, double 
         return BRG_OK;
     uint64_t key = brg_key(KEY_BUCKET, rec->bucket);
     double time = (double)(rec->t1_ns - rec->t0_ns), factor = busbw_factor(a, rec);
+    brg_metric count = rec->func == BRG_FUNC_REDUCE_SCATTER ? M_REDUCE_SCATTERS
+                       : rec->func == BRG_FUNC_ALL_REDUCE   ? M_ALL_REDUCES
+                                                            : M_ALL_GATHERS;
     brg_status status;
+    BRG_TRY(sample(a, key, count, w, 1), out);
     if (rec->aux)
         BRG_TRY(
             sample(a, key, reduction ? M_REDUCE_ISSUED : M_GATHER_ISSUED, w, offset(w, rec->aux)),
             out);
+    if (rec->flags & BRG_REC_UNTIMED)
+        goto out;
     BRG_TRY(sample(a, key, reduction ? M_REDUCE_START : M_GATHER_START, w, offset(w, rec->t0_ns)),
             out);
     BRG_TRY(sample(a, key, reduction ? M_REDUCE_END : M_GATHER_END, w, offset(w, rec->t1_ns)), out);
@@ -56,10 +62,27 @@ static brg_status collective_sample(brg_analysis *a, const brg_rec *rec, double 
         BRG_TRY(
             sample(a, key, reduction ? M_REDUCE_BUSBW : M_GATHER_BUSBW, w, bytes * factor / time),
             out);
-    brg_metric count = rec->func == BRG_FUNC_REDUCE_SCATTER ? M_REDUCE_SCATTERS
-                       : rec->func == BRG_FUNC_ALL_REDUCE   ? M_ALL_REDUCES
-                                                            : M_ALL_GATHERS;
-    BRG_TRY(sample(a, key, count, w, 1), out);
+    if (a->report->recognition && a->report->compute_recorded) {
+        int64_t t0 = brg_signed_time(a, rec->t0_ns), t1 = brg_signed_time(a, rec->t1_ns);
+        double hidden = (double)brg_interval_set_within(&a->compute, t0, t1);
+        BRG_TRY(sample(a, key, M_EXPOSED, w, time - hidden), out);
+    }
+out:
+    return status;
+}
+
+/* By communicator and by kind. `share`: of its time, which all that was issued as one have. */
+static brg_status group_sample(brg_analysis *a, const brg_rec *rec, double share)
+{
+    const uint64_t keys[] = {brg_key(KEY_COMM, rec->comm), brg_key(KEY_FUNC, rec->func)};
+    const brg_window *w = brg_analysis_step_numbered(a, rec->step, rec->t0_ns);
+    brg_status status = BRG_OK;
+    for (size_t i = 0; w && i < 2; i++) {
+        BRG_TRY(sample(a, keys[i], M_COUNT, w, 1), out);
+        BRG_TRY(sample(a, keys[i], M_BYTES, w, (double)rec->bytes), out);
+        if (!(rec->flags & BRG_REC_UNTIMED))
+            BRG_TRY(sample(a, keys[i], M_TIME, w, share * (double)(rec->t1_ns - rec->t0_ns)), out);
+    }
 out:
     return status;
 }
@@ -105,8 +128,10 @@ static brg_status collectives_sample(brg_analysis *a)
         double bytes = (double)colls[i]->bytes;
         for (end = i + 1; end < ncolls && issued_as_one(colls[i], colls[end]); end++)
             bytes += (double)colls[end]->bytes;
-        for (size_t k = i; k < end; k++)
+        for (size_t k = i; k < end; k++) {
             BRG_TRY(collective_sample(a, colls[k], bytes), out);
+            BRG_TRY(group_sample(a, colls[k], 1 / (double)(end - i)), out);
+        }
     }
 out:
     free(colls);
@@ -133,7 +158,7 @@ static brg_status wait_sample(brg_analysis *a, const brg_rec *rec)
 static brg_status other_sample(brg_analysis *a, const brg_rec *rec)
 {
     const brg_window *w = brg_analysis_step_at(a, rec->t0_ns);
-    if (!w || rec->bucket != BRG_NO_BUCKET)
+    if (!w || rec->bucket != BRG_NO_BUCKET || (rec->flags & BRG_REC_UNTIMED))
         return BRG_OK;
     uint64_t t1 = rec->t1_ns < w->t1 ? rec->t1_ns : w->t1;
     return sample(a, brg_key(KEY_OTHER, 0), M_TIME, w, (double)(t1 - rec->t0_ns));
@@ -300,6 +325,10 @@ brg_status brg_analysis_buckets(brg_analysis *a)
     BRG_TRY(spans_sample(a), out);
     BRG_TRY(buckets_list(a), out);
     BRG_TRY(replays_sample(a), out);
+    if (a->report->waits_recorded)
+        a->report->exposed_from = BRG_EXPOSED_WAITS;
+    else if (a->report->recognition && a->report->compute_recorded)
+        a->report->exposed_from = BRG_EXPOSED_KERNELS;
 out:
     return status;
 }

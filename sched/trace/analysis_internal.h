@@ -34,6 +34,8 @@ typedef enum brg_metric {
     M_EXPOSED_TOTAL,
     M_IDLE,
     M_REPLAY_ERROR,
+    M_COUNT,
+    M_BYTES,
 } brg_metric;
 
 /* Keys of samples: what in the upper half, which in the lower. */
@@ -43,7 +45,9 @@ enum {
     KEY_COMPUTE = 2,
     KEY_OPTIMIZER = 3,
     KEY_NORM = 4,
-    KEY_OTHER = 5
+    KEY_OTHER = 5,
+    KEY_COMM = 6,
+    KEY_FUNC = 7,
 };
 
 static inline uint64_t brg_key(uint64_t what, uint32_t which)

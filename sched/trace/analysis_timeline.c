@@ -107,7 +107,10 @@ static brg_status compute_collect(brg_analysis *a)
         else if (rec->kind == BRG_REC_WAIT || (rec->kind == BRG_REC_COLLECTIVE && rec->stream))
             stops[nstops++] = item;
     }
-    if (!a->report->compute_recorded) {
+    a->report->compute_known = a->report->compute_recorded || !a->report->recognition;
+    if (!a->report->compute_known) {
+        nspans = 0;
+    } else if (!a->report->compute_recorded) {
         nspans = a->nwindows;
         for (size_t i = 0; i < nspans; i++)
             spans[i] = (streamed){
@@ -125,7 +128,7 @@ static brg_status communication_collect(brg_analysis *a)
     brg_status status = BRG_OK;
     for (size_t i = 0; status == BRG_OK && i < a->trace->nrecs; i++) {
         const brg_rec *rec = &a->trace->recs[i];
-        if (rec->kind == BRG_REC_COLLECTIVE)
+        if (rec->kind == BRG_REC_COLLECTIVE && !(rec->flags & BRG_REC_UNTIMED))
             status = brg_interval_set_add(&a->communication, brg_signed_time(a, rec->t0_ns),
                                           brg_signed_time(a, rec->t1_ns));
     }
@@ -149,21 +152,25 @@ static brg_partition partition_of(const brg_analysis *a, const brg_window *w)
 
 static brg_status partition_sample(brg_analysis *a, const brg_window *w, const brg_partition *p)
 {
+    bool timed = a->communication.count > 0 || !a->report->recognition;
+    bool known = a->report->compute_known && timed;
     const struct {
         brg_metric metric;
         int64_t value;
+        bool known;
     } values[] = {
-        {M_STEP, p->step_ns},
-        {M_COMPUTE, p->compute_ns},
-        {M_COMMUNICATION, p->communication_ns},
-        {M_OVERLAPPED, p->overlapped_ns},
-        {M_EXPOSED_TOTAL, p->exposed_ns},
-        {M_IDLE, p->idle_ns},
+        {M_STEP, p->step_ns, true},
+        {M_COMPUTE, p->compute_ns, a->report->compute_known},
+        {M_COMMUNICATION, p->communication_ns, timed},
+        {M_OVERLAPPED, p->overlapped_ns, known},
+        {M_EXPOSED_TOTAL, p->exposed_ns, known},
+        {M_IDLE, p->idle_ns, known},
     };
     brg_status status = BRG_OK;
     for (size_t i = 0; status == BRG_OK && i < sizeof values / sizeof *values; i++)
-        status = brg_samples_add(&a->samples, brg_key(KEY_RANK, 0), values[i].metric, w->index,
-                                 (double)values[i].value);
+        if (values[i].known)
+            status = brg_samples_add(&a->samples, brg_key(KEY_RANK, 0), values[i].metric, w->index,
+                                     (double)values[i].value);
     return status;
 }
 
@@ -212,7 +219,11 @@ brg_status brg_analysis_timeline(brg_analysis *a)
         partitions[i] = partition_of(a, &a->windows[a->first + i]);
         BRG_TRY(partition_sample(a, &a->windows[a->first + i], &partitions[i]), out);
     }
-    a->report->typical = typical_of(partitions, n);
+    brg_partition *typical = &a->report->typical;
+    *typical = typical_of(partitions, n);
+    if (!a->report->compute_known)
+        *typical = (brg_partition){.step_ns = typical->step_ns,
+                                   .communication_ns = typical->communication_ns};
 out:
     free(partitions);
     return status;

@@ -163,7 +163,8 @@ TEST(Graph, TraceShowsReplays)
     for (uint32_t step = 1; step <= 16; step++)
         EXPECT_EQ(collectives[step], collectives[2]) << "step " << step;
     brg_rank_report report;
-    brg_analysis_options options = {2};
+    brg_analysis_options options{};
+    options.warmup_steps = 2;
     ASSERT_OK(brg_trace_analyze(trace, &options, &report));
     EXPECT_EQ(report.steps_recorded, 16u);
     EXPECT_EQ(report.steps_replayed, 12u);

@@ -144,10 +144,13 @@ class arena
         memory_.reset(new device_memory(image_.size()));
     }
 
+    // A copy from pageable memory may return before its end has arrived, and the tests' streams wait
+    // for no other.
     void upload()
     {
         CUDA_CHECK(
             cudaMemcpy(memory_->data(), image_.data(), image_.size(), cudaMemcpyHostToDevice));
+        CUDA_CHECK(cudaDeviceSynchronize());
     }
 
     void download()

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* brigade report: what a trace says about the steps, in one screen or as JSON. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,15 +15,22 @@ typedef enum sort_key {
     SORT_WAIT,
     SORT_SIZE,
     SORT_READY,
-    SORT_BUSBW
+    SORT_BUSBW,
+    SORT_TIME
 } sort_key;
-static const char *const sort_words[] = {"id", "exposed", "wait", "size", "ready", "busbw", NULL};
+static const char *const sort_words[] = {"id",    "exposed", "wait", "size",
+                                         "ready", "busbw",   "time", NULL};
+static const char *const by_words[] = {[REPORT_BY_BUCKET] = "bucket",
+                                       [REPORT_BY_COMM] = "comm",
+                                       [REPORT_BY_RANK] = "rank",
+                                       [REPORT_BY_FUNC] = "func",
+                                       NULL};
 
 static struct {
-    bool json, rank_given, force;
-    int64_t rank, skip, top;
-    int sort;
-    const char *perfetto, *chrome, *html;
+    bool json, rank_given, comm_given, force;
+    int64_t rank, skip, top, comm;
+    int sort, by;
+    const char *perfetto, *chrome, *html, *csv, *bucket_map;
 } opt = {.skip = 1, .top = 16};
 
 static const cli_option options[] = {
@@ -45,6 +53,12 @@ static const cli_option options[] = {
      .help =
          "Leave out the first N steps; the very first one learns and overlaps nothing (default: "
          "1)."},
+    {.name = "by",
+     .type = CLI_CHOICE,
+     .dest = &opt.by,
+     .choices = by_words,
+     .help = "What to list: buckets, communicators, ranks or kinds of collectives (default: "
+             "bucket; JSON always has all)."},
     {.name = "sort",
      .type = CLI_CHOICE,
      .dest = &opt.sort,
@@ -76,6 +90,26 @@ static const cli_option options[] = {
      .type = CLI_FLAG,
      .dest = &opt.force,
      .help = "Replace files that exist."},
+    {.name = "csv",
+     .type = CLI_STRING,
+     .dest = &opt.csv,
+     .metavar = "FILE",
+     .help = "Also write the list of --by to FILE, as comma-separated values with all columns."},
+    {.name = "bucket-map",
+     .type = CLI_STRING,
+     .dest = &opt.bucket_map,
+     .metavar = "FILE",
+     .help =
+         "Name the buckets that were recognised in a trace without buckets after those of FILE, "
+         "which brigade plan --json has written: of the same number of elements, in order."},
+    {.name = "comm",
+     .type = CLI_INT,
+     .dest = &opt.comm,
+     .metavar = "N",
+     .max = UINT32_MAX,
+     .given = &opt.comm_given,
+     .help = "Recognise steps and buckets in communicator N (default: the one whose recurring "
+             "reductions have most bytes)."},
     {.name = NULL},
 };
 
@@ -102,12 +136,22 @@ static const cli_command command = {
         "replay error says how well the replay reproduces the step as it was. Costs of buckets "
         "need "
         "not add up: behind one another they hide each other.\n\n"
+        "Of a trainer that knows nothing of Brigade (brigade run -- COMMAND), steps and buckets "
+        "are "
+        "recognised: a step is what recurs in the collectives of one communicator, a bucket, r0, "
+        "r1, "
+        "..., is a reduction in it with the gathers of the same buffer or size. What is exposed is "
+        "then known only with kernels or stream waits in the trace; the report says what it was "
+        "taken from. Where several ranks have traces, their clocks are aligned on the ends of the "
+        "collectives, and waiting for a late rank is told apart from a slow transfer; differences "
+        "below the error that is printed mean nothing.\n\n"
         "Exit status: 0 on success, 2 for wrong usage, 3 if a file cannot be read, is no trace, or "
         "is "
         "cut off, or a file cannot be written, 4 if there is nothing to report: no complete step, "
         "no collectives.\n\n"
         "  brigade report traces\n"
         "  brigade report traces --sort exposed --top 5\n"
+        "  brigade report traces --by comm --csv comms.csv\n"
         "  brigade report traces --json | jq '.buckets[].exposed_ns'\n"
         "  brigade report traces --html report.html --perfetto report.pftrace",
     .options = options,
@@ -122,6 +166,7 @@ static void report_free(report *r)
 {
     for (size_t i = 0; i < r->nranks; i++) {
         brg_rank_report_free(&r->ranks[i].data);
+        brg_arrival_list_free(&r->ranks[i].arrivals);
         brg_trace_close(r->ranks[i].trace);
     }
     for (size_t i = 0; i < r->nwarnings; i++)
@@ -129,6 +174,7 @@ static void report_free(report *r)
     free(r->warnings);
     free(r->ranks);
     free(r->order);
+    brg_arrivals_free(&r->arrivals);
 }
 
 static bool exporting(void)
@@ -145,8 +191,13 @@ static brg_status rank_load(report *r, const char *path, char nothing[1024])
     if (status != BRG_OK)
         return status;
     r->nranks++;
-    const brg_analysis_options how = {.warmup_steps = (uint32_t)opt.skip};
+    const brg_analysis_options how = {
+        .warmup_steps = (uint32_t)opt.skip,
+        .recognise = {.comm_given = opt.comm_given, .comm = (uint32_t)opt.comm},
+    };
     status = brg_trace_analyze(rank->trace, &how, &rank->data);
+    if (status == BRG_OK)
+        status = brg_arrival_list_make(rank->trace, &rank->data, &rank->arrivals);
     if (!exporting())
         brg_trace_forget_records(rank->trace);
     rank->usable = status == BRG_OK;
@@ -211,7 +262,8 @@ static int ranks_load(report *r)
     return cli_fail(&command, CLI_NO_DATA, "%s", nothing);
 }
 
-/* Fastest, slowest, and the one to show. */
+/* Fastest, slowest, and the one to show. Where compute is unknown, lengths of steps say nothing of
+ * who was slow: ranks wait for each other. */
 static int ranks_choose(report *r)
 {
     for (size_t i = 0; i < r->nranks; i++) {
@@ -238,6 +290,21 @@ static int ranks_choose(report *r)
     return CLI_OK;
 }
 
+/* Who came late, where ranks can be compared. */
+static brg_status arrivals_compare(report *r)
+{
+    size_t n = 0;
+    brg_arrival_list *lists = calloc(r->nranks + 1, sizeof *lists);
+    if (!lists)
+        return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu ranks", r->path, r->nranks);
+    for (size_t i = 0; i < r->nranks; i++)
+        if (r->ranks[i].arrivals.count)
+            lists[n++] = r->ranks[i].arrivals;
+    brg_status status = n > 1 ? brg_arrivals_compare(lists, n, &r->arrivals) : BRG_OK;
+    free(lists);
+    return status;
+}
+
 static const report *sorting; /* qsort() has no argument for it */
 
 /* What rows are sorted by, largest first; ids and times: smallest first. */
@@ -254,6 +321,8 @@ static double sort_value(const brg_bucket_report *bucket)
         return bucket->ready.median;
     case SORT_BUSBW:
         return -bucket->reduce_busbw.median;
+    case SORT_TIME:
+        return -bucket->reduce_time.median - bucket->gather_time.median;
     case SORT_ID:
         break;
     }
@@ -307,12 +376,19 @@ static int report_print(report *r)
         return code;
     if (!rows_sort(r))
         return cli_fail(&command, CLI_INPUT, "%s: no memory", r->path);
+    brg_status status = arrivals_compare(r);
+    if (status == BRG_OK && opt.bucket_map)
+        status = report_map(r, opt.bucket_map);
+    if (status != BRG_OK)
+        return cli_fail(&command, exit_code(status), "%s", brg_last_error());
     report_warn_all(r);
     code = exports_write(r);
     if (code != CLI_OK)
         return code;
+    if (opt.csv && !report_csv(r, (report_by)opt.by, opt.csv))
+        return cli_fail(&command, CLI_INPUT, "cannot write %s: %s", opt.csv, strerror(errno));
     if (!opt.json)
-        report_text(r);
+        report_text(r, (report_by)opt.by, (size_t)opt.top);
     else if (!report_json(r))
         return cli_fail(&command, CLI_INPUT, "%s: no memory", r->path);
     return CLI_OK;

@@ -8,10 +8,12 @@
 #include <stdint.h>
 
 #include "sched/trace/analysis.h"
+#include "sched/trace/arrivals.h"
 
 typedef struct report_rank {
     brg_trace *trace; /* without its records, unless something is to be exported */
     brg_rank_report data;
+    brg_arrival_list arrivals;
     bool usable; /* false: nothing to analyze, data is empty */
 } report_rank;
 
@@ -25,6 +27,7 @@ typedef struct report {
     const report_rank *fastest, *slowest; /* by compute */
     size_t *order;                        /* rows of shown->data.buckets, sorted */
     size_t top;                           /* how many of them to show */
+    brg_arrivals arrivals;                /* matched = 0: nothing is known of who came last */
     char **warnings;
     size_t nwarnings;
     uint64_t drops, torn, overwritten, invalid; /* of all ranks */
@@ -47,7 +50,38 @@ report_count report_count_of(const report *r, uint32_t bucket, report_func func)
 void report_warn(report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void report_warn_all(report *r);
 
-void report_text(const report *r);
+/* What --by lists. */
+typedef enum report_by {
+    REPORT_BY_BUCKET,
+    REPORT_BY_COMM,
+    REPORT_BY_RANK,
+    REPORT_BY_FUNC
+} report_by;
+
+void report_text(const report *r, report_by by, size_t top);
+/* The parts of the text that only recognised traces have. */
+void report_recognised_lines(const report *r);
+void report_recognised_table(const report *r);
+/* The list of --by, but for buckets. */
+void report_by_table(const report *r, report_by by, size_t top);
+/* The same lists, and the buckets, as comma-separated values. False: errno says why not. */
+bool report_csv(const report *r, report_by by, const char *path);
+
+/* "all-reduce". */
+const char *report_func_name(uint32_t func);
+const char *report_reason_name(brg_reason reason);
+/* NULL: nothing is known of its arrivals. */
+const brg_bucket_arrivals *report_bucket_arrivals(const report *r, uint32_t bucket);
+const brg_rank_arrivals *report_rank_arrivals(const report *r, uint32_t rank);
+/* A name of the trace, made fit for a terminal; what is too long loses its beginning. */
+enum { REPORT_NAME_COLUMNS = 22 };
+const char *report_name(char buffer[REPORT_NAME_COLUMNS + 1], const char *name);
+
+/* Names recognised buckets after a plan, by elements and order. BRG_ERR_IO, BRG_ERR_FORMAT. */
+brg_status report_map(report *r, const char *path);
+json_t *report_recognition_json(const report *r);
+json_t *report_arrivals_json(const report *r);
+json_t *report_groups_json(const brg_group_report *list, size_t count, bool funcs);
 /* The report as JSON, schema 1. */
 json_t *report_document(const report *r);
 /* Prints it. False: no memory. */

@@ -62,17 +62,24 @@ static json_t *text(const char *bytes)
     return string;
 }
 
+/* A part of the typical step; null when it is not known. */
+static json_t *typical_ns(int64_t time_ns, const brg_stat *stat)
+{
+    return stat->n ? json_integer(time_ns) : json_null();
+}
+
 static json_t *steps_json(const brg_rank_report *data)
 {
     const brg_partition *p = &data->typical;
     json_t *steps = json_pack(
-        "{s:i,s:i,s:i,s:i,s:i,s:b,s:I,s:I,s:I,s:I,s:I,s:I}", "recorded", (int)data->steps_recorded,
+        "{s:i,s:i,s:i,s:i,s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o}", "recorded", (int)data->steps_recorded,
         "warmup", (int)data->steps_warmup, "incomplete", (int)data->steps_incomplete, "used",
         (int)data->steps_used, "graph_replays", (int)data->steps_replayed, "compute_recorded",
-        data->compute_recorded, "step_ns", (json_int_t)p->step_ns, "compute_ns",
-        (json_int_t)p->compute_ns, "communication_ns", (json_int_t)p->communication_ns,
-        "overlapped_ns", (json_int_t)p->overlapped_ns, "exposed_ns", (json_int_t)p->exposed_ns,
-        "idle_ns", (json_int_t)p->idle_ns);
+        data->compute_recorded, "step_ns", typical_ns(p->step_ns, &data->step), "compute_ns",
+        typical_ns(p->compute_ns, &data->compute), "communication_ns",
+        typical_ns(p->communication_ns, &data->communication), "overlapped_ns",
+        typical_ns(p->overlapped_ns, &data->overlapped), "exposed_ns",
+        typical_ns(p->exposed_ns, &data->exposed), "idle_ns", typical_ns(p->idle_ns, &data->idle));
     json_t *distribution =
         json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "step_ns", stat_ns(&data->step), "compute_ns",
                   stat_ns(&data->compute), "communication_ns", stat_ns(&data->communication),
@@ -216,6 +223,8 @@ static json_t *info_json(const brg_trace *trace)
 
 static json_t *spread_json(const report *r)
 {
+    if (!r->shown->data.compute_known)
+        return json_null();
     double low = r->fastest->data.compute.median, high = r->slowest->data.compute.median;
     return json_pack("{s:I,s:o,s:I,s:o,s:f}", "fastest_rank", (json_int_t)r->fastest->trace->rank,
                      "fastest_compute_ns", ns(low), "slowest_rank",
@@ -231,6 +240,9 @@ static json_t *replay_json(const brg_rank_report *data)
 
 json_t *report_document(const report *r)
 {
+    static const char *const exposed_from[] = {[BRG_EXPOSED_UNKNOWN] = "unknown",
+                                               [BRG_EXPOSED_WAITS] = "waits",
+                                               [BRG_EXPOSED_KERNELS] = "kernels"};
     const brg_rank_report *data = &r->shown->data;
     json_t *root = json_object();
     json_object_set_new(root, "schema", json_integer(1));
@@ -252,6 +264,11 @@ json_t *report_document(const report *r)
     json_object_set_new(root, "optimizers", named_json(data->optimizers, data->noptimizers));
     json_object_set_new(root, "norm_ns", median_ns(&data->norm));
     json_object_set_new(root, "other_collectives_ns", median_ns(&data->other_collectives));
+    json_object_set_new(root, "comms", report_groups_json(data->comms, data->ncomms, false));
+    json_object_set_new(root, "funcs", report_groups_json(data->funcs, data->nfuncs, true));
+    json_object_set_new(root, "exposed_from", json_string(exposed_from[data->exposed_from]));
+    json_object_set_new(root, "recognition", report_recognition_json(r));
+    json_object_set_new(root, "arrivals", report_arrivals_json(r));
     json_object_set_new(root, "ranks", ranks);
     json_object_set_new(root, "spread", spread_json(r));
     json_object_set_new(root, "missing_ranks", missing_json(r));

@@ -7,14 +7,13 @@
 #include "tools/brigade/cli.h"
 #include "tools/brigade/report.h"
 
-enum { NAME_MAX_COLUMNS = 22, CELL = 8 };
+enum { CELL = 8 };
 
-/* Text from a trace must not drive the terminal. What is too long loses its beginning. */
-static const char *shown_name(char buffer[NAME_MAX_COLUMNS + 1], const char *name)
+const char *report_name(char buffer[REPORT_NAME_COLUMNS + 1], const char *name)
 {
     size_t length = strlen(name), from = 0;
-    if (length > NAME_MAX_COLUMNS)
-        from = length - NAME_MAX_COLUMNS;
+    if (length > REPORT_NAME_COLUMNS)
+        from = length - REPORT_NAME_COLUMNS;
     size_t n = 0;
     for (size_t i = from; name[i]; i++)
         buffer[n++] =
@@ -46,10 +45,10 @@ static void heading(const report *r)
 {
     const brg_rank_report *data = &r->shown->data;
     const char *device = brg_trace_info_get(r->shown->trace, "device");
-    char name[NAME_MAX_COLUMNS + 1];
+    char name[REPORT_NAME_COLUMNS + 1];
     printf("%s: %zu of %u rank%s%s%s, %u of %u steps", r->path, r->nranks, r->world,
            r->world == 1 ? "" : "s", device ? ", device " : "",
-           device ? shown_name(name, device) : "", data->steps_used, data->steps_recorded);
+           device ? report_name(name, device) : "", data->steps_used, data->steps_recorded);
     if (data->steps_warmup || data->steps_incomplete)
         printf(" (left out: %u warm-up, %u incomplete)", data->steps_warmup,
                data->steps_incomplete);
@@ -60,6 +59,10 @@ static void heading(const report *r)
 
 static void part(const char *label, int64_t time_ns, int64_t step_ns, const brg_stat *stat)
 {
+    if (!stat->n) {
+        printf("  %-16s%15s\n", label, "not known");
+        return;
+    }
     printf("  %-16s%12.3f ms  ", label, ms((double)time_ns));
     if (stat->n && step_ns > 0)
         printf("%5.1f%%", 100.0 * (double)time_ns / (double)step_ns);
@@ -94,12 +97,18 @@ static void step_table(const report *r)
     const brg_rank_report *data = &r->shown->data;
     const brg_partition *p = &data->typical;
     printf("%srank %u%s%s\n", bold(), r->shown->trace->rank, plain(),
-           r->nranks > 1 && !r->shown_by_choice ? ", which computes most (--rank N shows another)"
-                                                : "");
+           r->nranks < 2 || r->shown_by_choice ? ""
+           : data->compute_known               ? ", which computes most (--rank N shows another)"
+                                               : " (--rank N shows another)");
     printf("  %-16s%15s  %6s%14s %12s\n", "", "typical step", "share", "median ms", "p95 ms");
     part("step", p->step_ns, 0, &data->step);
-    part("compute", p->compute_ns, p->step_ns, &data->compute);
+    if (data->compute_known)
+        part("compute", p->compute_ns, p->step_ns, &data->compute);
     part("communication", p->communication_ns, p->step_ns, &data->communication);
+    if (!data->idle.n) {
+        printf("\n");
+        return;
+    }
     part("  overlapped", p->overlapped_ns, p->step_ns, &data->overlapped);
     part("  exposed", p->exposed_ns, p->step_ns, &data->exposed);
     part("idle", p->idle_ns, p->step_ns, &data->idle);
@@ -109,12 +118,12 @@ static void step_table(const report *r)
 static void named_line(const char *label, const brg_named_report *list, size_t count,
                        const brg_stat *norm)
 {
-    char name[NAME_MAX_COLUMNS + 1], buffer[32];
+    char name[REPORT_NAME_COLUMNS + 1], buffer[32];
     if (!count && !(norm && norm->n))
         return;
     printf("%-10s", label);
     for (size_t i = 0; i < count; i++)
-        printf("%s %s %s", i ? "," : "", shown_name(name, list[i].name),
+        printf("%s %s %s", i ? "," : "", report_name(name, list[i].name),
                cli_time_ns(buffer, list[i].time.median));
     if (norm && norm->n)
         printf("%s norm %s", count ? "," : "", cli_time_ns(buffer, norm->median));
@@ -125,7 +134,7 @@ static void rank_lines(const report *r)
 {
     const brg_rank_report *data = &r->shown->data;
     char low[32], high[32];
-    if (r->fastest != r->slowest) {
+    if (r->fastest != r->slowest && data->compute_known) {
         double fast = r->fastest->data.compute.median, slow = r->slowest->data.compute.median;
         printf("%-10s compute %s (rank %u) to %s (rank %u)", "ranks", cli_time_ns(low, fast),
                r->fastest->trace->rank, cli_time_ns(high, slow), r->slowest->trace->rank);
@@ -138,13 +147,15 @@ static void rank_lines(const report *r)
     if (data->other_collectives.max > 0)
         printf("%-10s %s a step in collectives that belong to no bucket\n", "other",
                cli_time_ns(low, data->other_collectives.median));
-    printf("%-10s ", "replay");
-    if (data->replay_error.n)
-        printf("error %.1f%% (p95 %.1f%%); with all buckets free the step would be %s shorter\n",
-               100 * data->replay_error.median, 100 * data->replay_error.p95,
+    if (data->recognition)
+        report_recognised_lines(r);
+    else if (data->replay_error.n)
+        printf("%-10s error %.1f%% (p95 %.1f%%); with all buckets free the step would be %s "
+               "shorter\n",
+               "replay", 100 * data->replay_error.median, 100 * data->replay_error.p95,
                cli_time_ns(low, data->exposed_all.median));
     else
-        printf("not possible\n");
+        printf("%-10s not possible\n", "replay");
     printf("%-10s %" PRIu64 " dropped, %" PRIu64 " torn, %" PRIu64 " overwritten, %" PRIu64
            " invalid\n\n",
            "records", r->drops, r->torn, r->overwritten, r->invalid);
@@ -193,7 +204,7 @@ static void row_print(const row *op, const brg_stat *exposed)
 
 static void bucket_rows(const report *r, const brg_bucket_report *b)
 {
-    char name[NAME_MAX_COLUMNS + 1], number[32], size[32];
+    char name[REPORT_NAME_COLUMNS + 1], number[32], size[32];
     const row rows[] = {
         {"RS", &b->ready, &b->reduce_issued, &b->reduce_start, &b->reduce_end, &b->reduce_wait,
          &b->reduce_busbw, report_count_of(r, b->id, REPORT_REDUCE_SCATTERS)},
@@ -203,26 +214,26 @@ static void bucket_rows(const report *r, const brg_bucket_report *b)
          &b->gather_busbw, report_count_of(r, b->id, REPORT_ALL_GATHERS)},
     };
     snprintf(number, sizeof number, "bucket %u", b->id);
-    shown_name(name, b->described ? b->meta.name : number);
+    report_name(name, b->described ? b->meta.name : number);
     const char *bytes = b->described ? cli_bytes(size, (double)b->meta.grad_bytes) : "-";
     bool first = true;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!rows[i].count.max)
             continue;
-        printf("%-*s %10s", NAME_MAX_COLUMNS, first ? name : "", first ? bytes : "");
+        printf("%-*s %10s", REPORT_NAME_COLUMNS, first ? name : "", first ? bytes : "");
         row_print(&rows[i], first ? &b->exposed : NULL);
         first = false;
     }
     if (first)
-        printf("%-*s %10s  no collectives\n", NAME_MAX_COLUMNS, name, bytes);
+        printf("%-*s %10s  no collectives\n", REPORT_NAME_COLUMNS, name, bytes);
 }
 
 static void bucket_table(const report *r)
 {
     const brg_rank_report *data = &r->shown->data;
-    printf("%s%-*s %10s op%*s%*s%*s%*s%*s%*s%8s%6s%s\n", bold(), NAME_MAX_COLUMNS, "bucket", "size",
-           CELL, "ready", CELL, "issued", CELL, "start", CELL, "end", CELL, "wait", CELL, "exposed",
-           "busbw", "/step", plain());
+    printf("%s%-*s %10s op%*s%*s%*s%*s%*s%*s%8s%6s%s\n", bold(), REPORT_NAME_COLUMNS, "bucket",
+           "size", CELL, "ready", CELL, "issued", CELL, "start", CELL, "end", CELL, "wait", CELL,
+           "exposed", "busbw", "/step", plain());
     for (size_t i = 0; i < r->top; i++)
         bucket_rows(r, &data->buckets[r->order[i]]);
     if (r->top < data->nbuckets)
@@ -231,12 +242,17 @@ static void bucket_table(const report *r)
            "RS reduce-scatter, AR all-reduce, AG all-gather\n");
 }
 
-void report_text(const report *r)
+void report_text(const report *r, report_by by, size_t top)
 {
     heading(r);
     step_table(r);
     rank_lines(r);
-    bucket_table(r);
+    if (by != REPORT_BY_BUCKET)
+        report_by_table(r, by, top);
+    else if (r->shown->data.recognition)
+        report_recognised_table(r);
+    else
+        bucket_table(r);
     if (r->nwarnings)
         printf("\n");
     for (size_t i = 0; i < r->nwarnings; i++) {

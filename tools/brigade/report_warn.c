@@ -127,10 +127,51 @@ static void warn_of_count(report *r, const brg_bucket_report *bucket, report_fun
                     count.max, count.steps);
 }
 
-void report_warn_all(report *r)
+/* What was not recognised, and why. */
+static void warn_of_recognition(report *r, const report_rank *rank)
+{
+    const brg_recognition *g = rank->data.recognition;
+    uint32_t id = rank->trace->rank;
+    if (!g)
+        return;
+    uint64_t placed = g->recognised + g->unfinished;
+    double missed = 100.0 - 100.0 * (double)placed / (double)g->collectives;
+    if (g->early && !rank->trace->overwritten)
+        report_warn(r,
+                    "rank %u: %" PRIu64
+                    " reduction%s before the first whole step left out (DDP makes "
+                    "its buckets anew)",
+                    id, g->early, g->early > 1 ? "s" : "");
+    if (g->steps_unlike)
+        report_warn(r, "rank %u: %u steps with other gathers than most (evaluation) are left out",
+                    id, g->steps_unlike);
+    if (g->steps_lossy)
+        report_warn(r, "rank %u: %u steps of which records are missing are left out", id,
+                    g->steps_lossy);
+    if (missed >= 0.05)
+        report_warn(r,
+                    "rank %u: %.1f%% of the collectives of communicator %u are in no recognised "
+                    "step",
+                    id, missed, g->comm.comm);
+    if (g->untimed)
+        report_warn(
+            r, "rank %u: %" PRIu64 " collectives have no device times: only their calls are known",
+            id, g->untimed);
+    if (g->captured)
+        report_warn(
+            r, "rank %u: %" PRIu64 " collectives went into CUDA graphs: their replays are not seen",
+            id, g->captured);
+}
+
+static void warn_of_costs(report *r)
 {
     const brg_rank_report *data = &r->shown->data;
-    warn_of_ranks(r);
+    if (data->recognition) {
+        if (r->arrivals.unlike)
+            report_warn(r, "%" PRIu64 " collectives of the same number differ between ranks",
+                        r->arrivals.unlike);
+        return;
+    }
     if (!data->compute_recorded)
         report_warn(r, "no compute spans are recorded: compute is the step less its waits");
     if (!data->waits_recorded)
@@ -139,6 +180,14 @@ void report_warn_all(report *r)
         report_warn(
             r, "the replay misses the recorded step by %.0f%%: take what buckets cost with care",
             100 * data->replay_error.median);
+}
+
+void report_warn_all(report *r)
+{
+    const brg_rank_report *data = &r->shown->data;
+    warn_of_ranks(r);
+    warn_of_recognition(r, r->shown);
+    warn_of_costs(r);
     for (size_t i = 0; i < data->nbuckets; i++) {
         warn_of_count(r, &data->buckets[i], REPORT_REDUCE_SCATTERS, "reduce-scatters");
         warn_of_count(r, &data->buckets[i], REPORT_ALL_GATHERS, "all-gathers");

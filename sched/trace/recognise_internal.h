@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the recognition share. */
+#ifndef BRIGADE_SCHED_TRACE_RECOGNISE_INTERNAL_H
+#define BRIGADE_SCHED_TRACE_RECOGNISE_INTERNAL_H
+
+#include "sched/trace/recognise.h"
+
+/* Smaller collectives are scalars and flags, not buckets. */
+#define BRG_TINY_BYTES (64u << 10)
+
+/* A collective of the data-parallel communicator. */
+typedef struct brg_event {
+    const brg_rec *rec;
+    size_t index;    /* of rec */
+    uint64_t lost;   /* operations between the one before and this one that are not in the trace */
+    uint32_t symbol; /* equal for those that are the same collective; 0: plays no part */
+    uint32_t loose;  /* the same without the address */
+    uint32_t bucket; /* BRG_NO_BUCKET: none */
+    bool reduction, gather;
+} brg_event;
+
+/* Cycles of a sequence: every one is `pattern`, of length `period`. */
+typedef struct brg_cycles {
+    size_t period;
+    uint32_t *pattern;
+    size_t *first; /* index of each cycle's first element */
+    size_t count;
+    double score; /* 0 to 1: how much of the sequence recurs */
+} brg_cycles;
+
+/* `gaps_ns`: idle time in front of each; a cycle begins after the longest. `lost`: how many
+ * operations before each are missing in the trace. count = 0 when nothing recurs. */
+brg_status brg_cycles_find(const uint32_t *symbols, const int64_t *gaps_ns, const uint64_t *lost,
+                           size_t n, brg_cycles *cycles);
+void brg_cycles_free(brg_cycles *cycles);
+
+/* A step: reductions [r_first, r_end) of the sequence, events [e_first, e_end). */
+typedef struct brg_step_span {
+    size_t r_first, r_end, e_first, e_end;
+    bool closed;        /* e_end is known */
+    bool lossy, unlike; /* why it does not count */
+    uint64_t gathers;   /* their number */
+    uint64_t signature; /* of its gathers */
+} brg_step_span;
+
+typedef struct brg_pattern {
+    brg_event *events; /* of the communicator, in the order of the calls */
+    size_t nevents;
+    size_t *reductions; /* those that make cycles: indices into events */
+    uint32_t *symbols;  /* their symbols */
+    size_t nreductions;
+    brg_cycles cycles;
+    bool by_address, gathers_by_address; /* addresses recur */
+    size_t micro_steps;
+    brg_step_span *steps;
+    size_t nsteps, nlost; /* nlost: what is left of steps between cycles */
+    bool gathers_first, interleaved;
+    const brg_step_span *model; /* one like most; NULL: none */
+} brg_pattern;
+
+/* recognise_steps.c: from reductions to cycles and steps. */
+brg_status brg_pattern_find(brg_pattern *pattern, const char *path);
+void brg_pattern_free(brg_pattern *pattern);
+uint64_t brg_event_elements(const brg_event *event);
+
+/* recognise_buckets.c: bucket numbers of the events of all steps in use; *nbuckets of them. */
+brg_status brg_pattern_buckets(brg_pattern *pattern, brg_trace_bucket **buckets, size_t *nbuckets);
+
+/* waste.c: fills `waste` of a recognition whose trace is complete. */
+brg_status brg_waste_find(brg_recognition *recognition, const brg_pattern *pattern,
+                          const brg_trace *source);
+
+/* Whether the step is one of those in use. */
+static inline bool brg_step_counts(const brg_step_span *s)
+{
+    return s->closed && !s->lossy && !s->unlike;
+}
+
+#endif

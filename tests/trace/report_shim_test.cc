@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+/* brigade report on traces as the shim leaves them: steps and buckets are recognised. */
+#include <gtest/gtest.h>
+#include <jansson.h>
+
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "tests/brigade/command.h"
+#include "tests/trace/shim_trace.h"
+
+namespace
+{
+
+#define EXPECT_HAS(text, word) EXPECT_NE((text).find(word), std::string::npos) << (text)
+
+struct Json {
+    explicit Json(const std::string &text)
+    {
+        json_error_t error;
+        root = json_loads(text.c_str(), JSON_REJECT_DUPLICATES, &error);
+        EXPECT_NE(root, nullptr) << error.text << "\n" << text;
+    }
+    ~Json()
+    {
+        json_decref(root);
+    }
+    Json(const Json &) = delete;
+    json_t *operator[](const char *key) const
+    {
+        return json_object_get(root, key);
+    }
+    json_t *root;
+};
+
+int64_t integer(json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    EXPECT_TRUE(json_is_integer(value)) << key;
+    return json_integer_value(value);
+}
+
+std::string string(json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    EXPECT_TRUE(json_is_string(value)) << key;
+    return json_is_string(value) ? json_string_value(value) : "";
+}
+
+std::string ring_path(const TempDir &dir, uint32_t rank)
+{
+    return dir.path("rank-" + std::to_string(rank) + ".ring");
+}
+
+/* `ranks` ranks that run the same. */
+void fleet(const TempDir &dir, uint32_t ranks, std::function<void(ShimTrace &)> train,
+           std::function<void(ShimTrace &)> change = {})
+{
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        ShimTrace t(1, rank, ranks);
+        train(t);
+        if (change)
+            change(t);
+        t.write(ring_path(dir, rank));
+    }
+}
+
+void expect_fits(const std::string &out)
+{
+    for (const std::string &line : lines_of(out))
+        EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(ReportShim, Ddp)
+{
+    TempDir dir;
+    fleet(dir, 2, [](ShimTrace &t) { ddp(t, {}); });
+    CommandResult result = brigade({"report", dir.path(), "--skip", "0"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    for (const char *word :
+         {"2 of 2 ranks, 10 of 10 steps", "exposed    not known: no compute records",
+          "36 buckets of communicator 1 (2 ranks) by address and size", "not known", "r0", "AR",
+          "and 20 more", "1 reduction before the first whole step", "error 0 ns", "transfer"})
+        EXPECT_HAS(result.out, word);
+    expect_fits(result.out);
+    Json json(brigade({"report", dir.path(), "--skip", "0", "--json"}).out);
+    json_t *steps = json["steps"];
+    EXPECT_EQ(integer(steps, "used"), 10);
+    EXPECT_GT(integer(steps, "step_ns"), 0);
+    EXPECT_GT(integer(steps, "communication_ns"), 0);
+    for (const char *key : {"compute_ns", "overlapped_ns", "exposed_ns", "idle_ns"})
+        EXPECT_TRUE(json_is_null(json_object_get(steps, key))) << key;
+    EXPECT_EQ(string(json.root, "exposed_from"), "unknown");
+    EXPECT_TRUE(json_is_null(json["spread"]));
+    json_t *recognition = json["recognition"];
+    EXPECT_EQ(integer(recognition, "reductions_before"), 1);
+    EXPECT_EQ(integer(recognition, "comm_size"), 2);
+    ASSERT_EQ(json_array_size(json["buckets"]), 36u);
+    double busy = 0;
+    for (size_t i = 0; i < 36; i++) {
+        json_t *bucket = json_array_get(json["buckets"], i);
+        EXPECT_EQ(string(bucket, "name"), "r" + std::to_string(i));
+        EXPECT_EQ(integer(bucket, "all_reduces_per_step"), 1);
+        EXPECT_TRUE(json_is_null(json_object_get(bucket, "exposed_ns")));
+        double bytes = (double)integer(bucket, "grad_bytes");
+        EXPECT_EQ(integer(bucket, "numel"), (int64_t)bytes / 2);
+        EXPECT_NEAR((double)integer(bucket, "reduce_ns"), 8000 + bytes / 200, 1);
+        EXPECT_NEAR(json_real_value(json_object_get(bucket, "reduce_busbw_gbps")),
+                    bytes / (8000 + bytes / 200), 0.1);
+        EXPECT_EQ(integer(bucket, "start_ns") - integer(bucket, "issued_ns"), 3000);
+        busy += (double)integer(bucket, "reduce_ns");
+    }
+    EXPECT_NEAR((double)integer(steps, "communication_ns"), busy, 40);
+}
+
+TEST(ReportShim, FsdpCountsAndDesign)
+{
+    TempDir dir;
+    fleet(dir, 2, [](ShimTrace &t) { fsdp(t, {}); });
+    CommandResult result = brigade({"report", dir.path()});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out, "by design  12 buckets gathered 2x a step (reshard after forward)");
+    expect_fits(result.out);
+    CommandResult by = brigade({"report", dir.path(), "--by", "func"});
+    EXPECT_HAS(by.out, "all-gather                        25");
+    EXPECT_HAS(by.out, "reduce-scatter                    13");
+    Json json(brigade({"report", dir.path(), "--json"}).out);
+    ASSERT_EQ(json_array_size(json["buckets"]), 13u);
+    EXPECT_EQ(integer(json_array_get(json["buckets"], 0), "all_gathers_per_step"), 2);
+    EXPECT_EQ(integer(json_array_get(json["buckets"], 12), "all_gathers_per_step"), 1);
+    EXPECT_EQ(json_array_size(json_object_get(json["recognition"], "waste")), 12u);
+}
+
+/* A kernel hides the first half of every collective. */
+TEST(ReportShim, ExposedFromKernels)
+{
+    TempDir dir;
+    fleet(
+        dir, 1, [](ShimTrace &t) { ddp(t, {}); },
+        [](ShimTrace &t) {
+            for (const brg_rec &rec : std::vector<brg_rec>(t.recs))
+                if (rec.kind == BRG_REC_COLLECTIVE)
+                    t.kernel(rec.t0_ns, rec.t0_ns + (rec.t1_ns - rec.t0_ns) / 2);
+        });
+    CommandResult result = brigade({"report", dir.path()});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out, "exposed    from kernel intervals");
+    Json json(brigade({"report", dir.path(), "--json"}).out);
+    EXPECT_EQ(string(json.root, "exposed_from"), "kernels");
+    json_t *bucket = json_array_get(json["buckets"], 5);
+    EXPECT_NEAR((double)integer(bucket, "exposed_ns"), (double)integer(bucket, "reduce_ns") / 2, 1);
+    json_t *steps = json["steps"];
+    EXPECT_EQ(integer(steps, "compute_ns"), integer(steps, "overlapped_ns"));
+}
+
+TEST(ReportShim, LateRankBySkewedClocks)
+{
+    TempDir dir;
+    const double offsets[] = {0, 40e6, -20e6, 5e6};
+    fleet(
+        dir, 4,
+        [](ShimTrace &t) {
+            ddp(t, {20, 4, false});
+        },
+        [&](ShimTrace &t) {
+            for (brg_rec &rec : t.recs) {
+                /* the others come early to the first bucket, and wait for rank 3 */
+                if (rec.kind == BRG_REC_COLLECTIVE && rec.aux == 0x7f0000000000 && t.rank != 3)
+                    rec.t0_ns -= 5000000;
+                rec.t0_ns += (uint64_t)(int64_t)offsets[t.rank];
+                rec.t1_ns += (uint64_t)(int64_t)offsets[t.rank];
+            }
+        });
+    CommandResult result = brigade({"report", dir.path()});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out, "late       rank 3 came last");
+    EXPECT_HAS(result.out, "by 5.000 ms");
+    EXPECT_HAS(result.out, "late r3");
+    expect_fits(result.out);
+    Json json(brigade({"report", dir.path(), "--json"}).out);
+    json_t *arrivals = json["arrivals"];
+    json_t *bucket = json_array_get(json_object_get(arrivals, "buckets"), 0);
+    EXPECT_EQ(string(bucket, "reason"), "late peer");
+    EXPECT_EQ(integer(bucket, "last_rank"), 3);
+    EXPECT_NEAR((double)integer(json_object_get(bucket, "spread_ns"), "median"), 5e6, 2);
+    json_t *rank = json_array_get(json_object_get(arrivals, "ranks"), 1);
+    EXPECT_NEAR((double)integer(rank, "clock_offset_ns"), 40e6, 2);
+    CommandResult by = brigade({"report", dir.path(), "--by", "rank"});
+    EXPECT_EQ(by.code, 0);
+    EXPECT_HAS(by.out, "clock error");
+    expect_fits(by.out);
+}
+
+TEST(ReportShim, CommunicatorsAndChoice)
+{
+    TempDir dir;
+    fleet(dir, 1, [](ShimTrace &t) { mixed(t, 12, 2, 6); });
+    CommandResult by = brigade({"report", dir.path(), "--by", "comm"});
+    ASSERT_EQ(by.code, 0) << by.err;
+    EXPECT_HAS(by.out, "2, 4 ranks, steps");
+    EXPECT_HAS(by.out, "1, 2 ranks ");
+    Json json(brigade({"report", dir.path(), "--json"}).out);
+    ASSERT_EQ(json_array_size(json["comms"]), 3u);
+    json_t *tensor = json_array_get(json["comms"], 0);
+    EXPECT_EQ(integer(tensor, "comm"), 1);
+    EXPECT_EQ(integer(json_object_get(tensor, "count"), "median"), 25);
+    Json other(brigade({"report", dir.path(), "--json", "--comm", "1"}).out);
+    EXPECT_EQ(integer(other["recognition"], "comm"), 1);
+    EXPECT_EQ(brigade({"report", dir.path(), "--comm", "9"}).code, 4);
+}
+
+TEST(ReportShim, Csv)
+{
+    TempDir dir;
+    fleet(dir, 2, [](ShimTrace &t) { zero(t, {}); });
+    for (std::string by : {"bucket", "comm", "rank", "func"}) {
+        std::string path = dir.path(by + ".csv");
+        CommandResult result = brigade({"report", dir.path(), "--by", by, "--csv", path});
+        ASSERT_EQ(result.code, 0) << result.err;
+        auto lines = lines_of(read_file(path));
+        auto commas = [](const std::string &line) {
+            return std::count(line.begin(), line.end(), ',');
+        };
+        ASSERT_GT(lines.size(), 1u);
+        for (const std::string &line : lines)
+            EXPECT_EQ(commas(line), commas(lines[0])) << by << ": " << line;
+        EXPECT_EQ(lines.size(), by == "bucket" ? 7u : by == "comm" ? 2u : 3u);
+    }
+    CommandResult result = brigade({"report", dir.path(), "--csv", dir.path("no/where")});
+    EXPECT_EQ(result.code, 3);
+    EXPECT_HAS(result.err, "cannot write");
+}
+
+TEST(ReportShim, BucketMap)
+{
+    TempDir dir;
+    fleet(dir, 2, [](ShimTrace &t) {
+        t.comm(1, 2, 1);
+        for (int s = 0; s < 5; s++) {
+            t.pass(20000);
+            t.op(1, BRG_FUNC_ALL_REDUCE, 2000000, 0x1000000, {s, 0});
+            t.op(1, BRG_FUNC_ALL_REDUCE, 4000000, 0x2000000, {s, 1});
+            t.op(1, BRG_FUNC_ALL_REDUCE, 2000000, 0x3000000, {s, 2});
+            t.op(1, BRG_FUNC_ALL_REDUCE, 6000000, 0x4000000, {s, 3});
+        }
+    });
+    std::string map = dir.path("plan.json");
+    write_file(map, R"({"schema":1,"buffers":[
+        {"key":"a","buckets":[{"start":0,"end":1000000},{"start":1000000,"end":2000000}]},
+        {"key":"b","buckets":[{"start":0,"end":2000000}]}]})");
+    Json json(brigade({"report", dir.path(), "--json", "--bucket-map", map}).out);
+    const char *names[] = {"a#0", "b#0", "a#1", "r3"};
+    ASSERT_EQ(json_array_size(json["buckets"]), 4u);
+    for (size_t i = 0; i < 4; i++)
+        EXPECT_EQ(string(json_array_get(json["buckets"], i), "name"), names[i]);
+    EXPECT_HAS(brigade({"report", dir.path(), "--bucket-map", map}).out,
+               "1 of 4 buckets are not in");
+    for (const char *bad : {"{", "[]", R"({"buffers":[{"key":"a"}]})",
+                            R"({"buffers":[{"key":"a","buckets":[{"start":0}]}]})"}) {
+        write_file(map, bad);
+        CommandResult result = brigade({"report", dir.path(), "--bucket-map", map});
+        EXPECT_EQ(result.code, 3) << bad;
+        EXPECT_EQ(result.out, "");
+        EXPECT_HAS(result.err, map);
+    }
+    EXPECT_EQ(brigade({"report", dir.path(), "--bucket-map", dir.path("none")}).code, 3);
+}
+
+TEST(ReportShim, UntimedSaysNothingOfTimes)
+{
+    TempDir dir;
+    fleet(dir, 2, [](ShimTrace &t) {
+        t.comm(1, 2, 1);
+        for (int s = 0; s < 6; s++) {
+            t.pass(20000);
+            for (uint64_t b = 0; b < 3; b++)
+                t.op(1, BRG_FUNC_ALL_REDUCE, 2000000, (b + 1) << 24, {s, (int)b}, 5,
+                     BRG_REC_UNTIMED);
+        }
+    });
+    CommandResult result = brigade({"report", dir.path()});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out, "18 collectives have no device times");
+    Json json(brigade({"report", dir.path(), "--json"}).out);
+    EXPECT_TRUE(json_is_null(json_object_get(json["steps"], "communication_ns")));
+    EXPECT_TRUE(json_is_null(json["arrivals"]));
+    json_t *bucket = json_array_get(json["buckets"], 0);
+    for (const char *key : {"start_ns", "end_ns", "reduce_ns", "reduce_busbw_gbps", "exposed_ns"})
+        EXPECT_TRUE(json_is_null(json_object_get(bucket, key))) << key;
+    EXPECT_EQ(integer(bucket, "issued_ns"), 0);
+    EXPECT_EQ(integer(bucket, "all_reduces_per_step"), 1);
+}
+
+TEST(ReportShim, NothingRecursIs4)
+{
+    TempDir dir;
+    fleet(dir, 1, [](ShimTrace &t) {
+        for (uint64_t i = 0; i < 20; i++)
+            t.op(1, BRG_FUNC_ALL_REDUCE, 1000000 + i * i * 512, 0x1000000, {-1, -1});
+    });
+    CommandResult result = brigade({"report", dir.path()});
+    EXPECT_EQ(result.code, 4);
+    EXPECT_HAS(result.err, "no steps could be recognised");
+}
+
+TEST(ReportShim, LostRecordsAreSaid)
+{
+    TempDir dir;
+    fleet(dir, 2, [](ShimTrace &t) {
+        t.drop = t.rank ? 0 : 0.01;
+        ddp(t, {30, 10, true, 10});
+    });
+    CommandResult result = brigade({"report", dir.path(), "--rank", "0"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out, "records are lost");
+    EXPECT_HAS(result.out, "of which records are missing are left out");
+    EXPECT_HAS(result.out, "(evaluation) are left out");
+    EXPECT_HAS(result.out, "are in no recognised step");
+}
+
+} // namespace
