@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             else
                 brg_put_as<D>(out, j, (float)brg_get<S>(in, j), (float)brg_get<S>(in, j + 1));
         }
-        Tile::template store<false, D>(dst + start, out, part);
+        Tile::template store<D>(dst + start, out, part);
     }
 }
 

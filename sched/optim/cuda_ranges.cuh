@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many ranges in one launch: they are passed by value, a batch at a time, so that nothing is
- * allocated or copied and a captured graph holds them. The batch's tiles are numbered through; a
- * block takes every gridDim.x-th of them. */
+ * allocated or copied and a captured graph holds them. The batch's tiles are numbered through, and
+ * every tile is one block's: what is under way then lies close together in all arrays. */
 #ifndef BRIGADE_SCHED_OPTIM_CUDA_RANGES_CUH
 #define BRIGADE_SCHED_OPTIM_CUDA_RANGES_CUH
 
@@ -26,24 +26,24 @@ struct brg_range_tile {
     brg_tile_part part;
 };
 
-/* Goes through the tiles of one block. */
-template <typename Tile, typename Body>
-static __device__ void brg_for_each_tile(const brg_range_batch &batch, Body body)
+/* The tile of this block. */
+template <typename Tile>
+static __device__ inline brg_range_tile brg_my_tile(const brg_range_batch &batch)
 {
+    static_assert(BRG_RANGES_PER_BATCH <= 64, "steps from 32 on reach all");
     int r = 0;
-    for (uint32_t t = blockIdx.x; t < batch.first_tile[batch.count]; t += gridDim.x) {
-        while (t >= batch.first_tile[r + 1])
-            r++;
-        int shift = batch.shift[r];
-        brg_range_tile tile;
-        tile.range = &batch.ranges[r];
-        tile.start = (int64_t)(t - batch.first_tile[r]) * Tile::ELEMENTS - max(shift, 0);
-        int64_t left = tile.range->numel - tile.start;
-        tile.part.begin = tile.start < 0 ? (int)-tile.start : 0;
-        tile.part.end = left < Tile::ELEMENTS ? (int)left : Tile::ELEMENTS;
-        tile.part.vectors = shift >= 0 && tile.start >= 0 && left >= Tile::ELEMENTS;
-        body(tile);
-    }
+    for (int step = 32; step > 0; step /= 2) /* the last range that starts at or before the tile */
+        if (r + step < batch.count && batch.first_tile[r + step] <= blockIdx.x)
+            r += step;
+    int shift = batch.shift[r];
+    brg_range_tile tile;
+    tile.range = &batch.ranges[r];
+    tile.start = (int64_t)(blockIdx.x - batch.first_tile[r]) * Tile::ELEMENTS - max(shift, 0);
+    int64_t left = tile.range->numel - tile.start;
+    tile.part.begin = tile.start < 0 ? (int)-tile.start : 0;
+    tile.part.end = left < Tile::ELEMENTS ? (int)left : Tile::ELEMENTS;
+    tile.part.vectors = shift >= 0 && tile.start >= 0 && left >= Tile::ELEMENTS;
+    return tile;
 }
 
 /* Bytes of an element in each array of a range. */
@@ -94,16 +94,14 @@ static bool brg_next_batch(const brg_update_range *ranges, int num_ranges, int *
 /* Launches `kernel` for all ranges; `params` has everything but the batch. */
 template <typename Tile, typename Params>
 static int brg_launch_batches(void (*kernel)(Params), const brg_update_range *ranges,
-                              int num_ranges, const brg_range_bytes *bytes, int blocks_per_sm,
-                              Params *params, void *stream)
+                              int num_ranges, const brg_range_bytes *bytes, Params *params,
+                              void *stream)
 {
     brg_range_batch *batch = &params->batch;
     int next = 0;
     while (brg_next_batch<Tile>(ranges, num_ranges, &next, bytes, batch)) {
-        unsigned blocks;
-        int error = brg_cuda_num_blocks(batch->first_tile[batch->count], blocks_per_sm, &blocks);
-        if (error == cudaSuccess)
-            error = brg_cuda_launch(kernel, blocks, Tile::THREADS, stream, *params);
+        int error = brg_cuda_launch(kernel, batch->first_tile[batch->count], Tile::THREADS, stream,
+                                    *params);
         if (error != cudaSuccess)
             return error;
     }

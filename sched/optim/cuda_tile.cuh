@@ -6,7 +6,8 @@
  * tile: in a tile that lies wholly inside the array they are vectors of W elements, read with loads
  * of 16 bytes (8 for 16-bit types beside 32-bit ones). At the ends of an array, and where the
  * arrays of one range are not aligned alike, they are single elements, THREADS apart: more
- * instructions, but the same bytes from memory and as many of them under way.
+ * instructions, but the same bytes from memory and as many of them under way. Loads and stores go
+ * without cache hints: no hint was faster on an H200.
  */
 #ifndef BRIGADE_SCHED_OPTIM_CUDA_TILE_CUH
 #define BRIGADE_SCHED_OPTIM_CUDA_TILE_CUH
@@ -110,16 +111,15 @@ template <int THREADS_, int W_, int U_> struct brg_tile {
         }
     }
 
-    /* STREAM: what is written is not read again soon. */
-    template <bool STREAM, typename T>
+    template <typename T>
     static __device__ void store(T *tile, const uint32_t (&in)[E * sizeof(T) / 4],
                                  const brg_tile_part &part)
     {
         if (part.vectors) {
 #pragma unroll
             for (int u = 0; u < U; u++)
-                store_vector<STREAM, W * sizeof(T)>(tile + (u * THREADS + (int)threadIdx.x) * W,
-                                                    in + u * (W * sizeof(T) / 4));
+                store_vector<W * sizeof(T)>(tile + (u * THREADS + (int)threadIdx.x) * W,
+                                            in + u * (W * sizeof(T) / 4));
             return;
         }
 #pragma unroll
@@ -134,13 +134,13 @@ template <int THREADS_, int W_, int U_> struct brg_tile {
     template <int BYTES> static __device__ void load_vector(uint32_t *out, const void *from)
     {
         if constexpr (BYTES == 8) {
-            uint2 raw = __ldcs((const uint2 *)from);
+            uint2 raw = __ldca((const uint2 *)from);
             out[0] = raw.x;
             out[1] = raw.y;
         } else {
 #pragma unroll
             for (int k = 0; k < BYTES / 16; k++) {
-                uint4 raw = __ldcs((const uint4 *)from + k);
+                uint4 raw = __ldca((const uint4 *)from + k);
                 out[4 * k] = raw.x;
                 out[4 * k + 1] = raw.y;
                 out[4 * k + 2] = raw.z;
@@ -149,24 +149,16 @@ template <int THREADS_, int W_, int U_> struct brg_tile {
         }
     }
 
-    template <bool STREAM, typename R> static __device__ void store_raw(R *to, R raw)
-    {
-        if constexpr (STREAM)
-            __stcs(to, raw);
-        else
-            __stwb(to, raw); /* a plain store is cut into words */
-    }
-
-    template <bool STREAM, int BYTES>
-    static __device__ void store_vector(void *to, const uint32_t *in)
+    /* __stwb: a plain store is cut into words. */
+    template <int BYTES> static __device__ void store_vector(void *to, const uint32_t *in)
     {
         if constexpr (BYTES == 8) {
-            store_raw<STREAM>((uint2 *)to, make_uint2(in[0], in[1]));
+            __stwb((uint2 *)to, make_uint2(in[0], in[1]));
         } else {
 #pragma unroll
             for (int k = 0; k < BYTES / 16; k++)
-                store_raw<STREAM>((uint4 *)to + k, make_uint4(in[4 * k], in[4 * k + 1],
-                                                              in[4 * k + 2], in[4 * k + 3]));
+                __stwb((uint4 *)to + k,
+                       make_uint4(in[4 * k], in[4 * k + 1], in[4 * k + 2], in[4 * k + 3]));
         }
     }
 
@@ -174,13 +166,13 @@ template <int THREADS_, int W_, int U_> struct brg_tile {
     static __device__ void load_element(uint32_t *out, int j, const T *from, bool inside)
     {
         if constexpr (sizeof(T) == 8) {
-            uint2 raw = inside ? __ldcs((const uint2 *)from) : make_uint2(0, 0);
+            uint2 raw = inside ? __ldca((const uint2 *)from) : make_uint2(0, 0);
             out[2 * j] = raw.x;
             out[2 * j + 1] = raw.y;
         } else if constexpr (sizeof(T) == 4) {
-            out[j] = inside ? __ldcs((const unsigned *)from) : 0;
+            out[j] = inside ? __ldca((const unsigned *)from) : 0;
         } else {
-            uint32_t raw = inside ? __ldcs((const unsigned short *)from) : 0;
+            uint32_t raw = inside ? __ldca((const unsigned short *)from) : 0;
             out[j / 2] = j % 2 ? out[j / 2] | raw << 16 : raw;
         }
     }
