@@ -166,6 +166,10 @@ TEST_P(GpuScheduler, ReplaysEqualOrdinarySteps)
 TEST_P(GpuScheduler, ReplaysThatBeginWithTheOptimizerEqualOrdinarySteps)
 {
     SKIP_UNLESS_RUNS(GetParam().world);
+    /* Its ranks wait for one another in kernels, and with the branches of four graphs on one GPU
+     * such a kernel can sit in front of what it waits for: seen on an H200. */
+    if (with_stand_in() && GetParam().world > 2)
+        GTEST_SKIP() << "the stand-in for NCCL cannot replay graphs of four ranks on one GPU";
     compare_graph(GetParam(), true, "");
 }
 
