@@ -38,6 +38,8 @@ static const variable variables[] = {
     {"BRIGADE_LOG", WORDS("error", "warn", "info", "debug")},
     {"BRIGADE_MASTER_PORT", .kind = NUMBER, .min = 1, .max = 65535},
     {"BRIGADE_NCCL", .kind = FILE_PATH},
+    {"BRIGADE_NCCL_LIB", .kind = FILE_PATH},
+    {"BRIGADE_SHIM_TIMING", WORDS("auto", "events", "none")},
     {"BRIGADE_TRACE", .kind = TEXT},
     {"BRIGADE_TRAIN_DATA", .kind = FILE_PATH},
     {"BRIGADE_TUNE_CACHE", .kind = TEXT},
