@@ -82,6 +82,9 @@ Command::Command(std::vector<std::string> args, CommandOptions options)
         dup2(out_end, 1);
         dup2(err[1], 2);
         setsid(); /* no terminal, and no signals meant for the test */
+        for (int sig :
+             {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) /* a test in the background ignores some */
+            ::signal(sig, SIG_DFL);
         execve(argv[0], argv.data(), envp.data());
         _exit(127);
     }
