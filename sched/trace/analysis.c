@@ -138,8 +138,7 @@ static brg_status report_fill(brg_analysis *a)
     return status == BRG_OK ? groups_fill(a) : status;
 }
 
-/* Puts the trace with its steps and buckets in place of one that has none. */
-static brg_status recognise(brg_analysis *a, const brg_recognise_options *options)
+brg_status brg_analysis_recognise(brg_analysis *a, const brg_recognise_options *options)
 {
     if (!brg_recognise_needed(a->trace))
         return BRG_OK;
@@ -182,7 +181,7 @@ brg_status brg_trace_analyze(const brg_trace *trace, const brg_analysis_options 
     *report = (brg_rank_report){0};
     brg_analysis a = {.trace = trace, .report = report};
     brg_status status;
-    BRG_TRY(recognise(&a, &options->recognise), out);
+    BRG_TRY(brg_analysis_recognise(&a, &options->recognise), out);
     BRG_TRY(brg_analysis_run(&a, options), out);
     BRG_TRY(report_fill(&a), out);
 out:

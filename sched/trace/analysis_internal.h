@@ -80,6 +80,9 @@ static inline int64_t brg_signed_time(const brg_analysis *a, uint64_t t)
     return (int64_t)(t - a->origin);
 }
 
+/* Puts the trace with its steps and buckets in place of one that has none. Before the run. */
+brg_status brg_analysis_recognise(brg_analysis *a, const brg_recognise_options *options);
+
 /* analysis.c: all of the below; leaves sorted samples. What a->report holds is its owner's to free,
  * also after a failure. */
 brg_status brg_analysis_run(brg_analysis *a, const brg_analysis_options *options);

@@ -122,6 +122,7 @@ brg_status brg_trace_series(const brg_trace *trace, const brg_analysis_options *
     brg_rank_report report = {0};
     brg_analysis a = {.trace = trace, .report = &report};
     brg_status status;
+    BRG_TRY(brg_analysis_recognise(&a, &options->recognise), out);
     BRG_TRY(brg_analysis_run(&a, options), out);
     BRG_TRY(rank_fill(&a, series), out);
     BRG_TRY(buckets_fill(&a, series), out);

@@ -92,6 +92,37 @@ TEST_F(ShimReport, BucketsOfUnmodifiedTrainers)
     }
 }
 
+/* The page divided by the number of recorded steps, of which such a trace has none; compare and the
+ * time lines did not look for what had been recognised. */
+TEST_F(ShimReport, RecognisedStepsReachExportsAndCompare)
+{
+    TempDir dir;
+    ASSERT_EQ(train(DDP_TRAINER, 2, dir).code, 0);
+    const std::string trace = dir.path("trace"), chrome = dir.path("t.json");
+    CommandResult result = brigade({"report", trace, "--html", dir.path("t.html"), "--chrome",
+                                    chrome, "--perfetto", dir.path("t.pftrace")});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_GT(read_file(dir.path("t.html")).size(), 10000u);
+    EXPECT_GT(read_file(dir.path("t.pftrace")).size(), 1000u);
+    EXPECT_EQ(count_of(read_file(chrome), "ProfilerStep#"), 2 * (STEPS - 1));
+    result = brigade({"compare", trace, trace});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.out.find("no difference detectable"), std::string::npos) << result.out;
+}
+
+TEST_F(ShimReport, CsvReplacesNothingUnasked)
+{
+    TempDir dir;
+    ASSERT_EQ(train(DDP_TRAINER, 2, dir).code, 0);
+    const std::string trace = dir.path("trace"), ring = trace + "/rank-0.ring";
+    const std::string before = read_file(ring);
+    EXPECT_EQ(brigade({"report", trace, "--csv", ring}).code, 3);
+    EXPECT_EQ(read_file(ring), before);
+    write_file(dir.path("x.csv"), "old");
+    EXPECT_EQ(brigade({"report", trace, "--csv", dir.path("x.csv"), "--force"}).code, 0);
+    EXPECT_NE(read_file(dir.path("x.csv")), "old");
+}
+
 TEST_F(ShimReport, WithoutDeviceTimesOnlyCounts)
 {
     TempDir dir;

@@ -385,8 +385,11 @@ static int report_print(report *r)
     code = exports_write(r);
     if (code != CLI_OK)
         return code;
-    if (opt.csv && !report_csv(r, (report_by)opt.by, opt.csv))
-        return cli_fail(&command, CLI_INPUT, "cannot write %s: %s", opt.csv, strerror(errno));
+    if (opt.csv && !report_csv(r, (report_by)opt.by, opt.csv, opt.force))
+        return errno == EEXIST
+                   ? cli_fail(&command, CLI_INPUT,
+                              "'%s' exists; name another file or replace it with --force", opt.csv)
+                   : cli_fail(&command, CLI_INPUT, "cannot write %s: %s", opt.csv, strerror(errno));
     if (!opt.json)
         report_text(r, (report_by)opt.by, (size_t)opt.top);
     else if (!report_json(r))
@@ -403,7 +406,7 @@ static int run(int argc, char **argv)
         return cli_fail(&command, CLI_USAGE, "which trace? Give the directory that it is in");
     if (first + 1 < argc)
         return cli_fail(&command, CLI_USAGE, "unexpected argument '%s'", argv[first + 1]);
-    if (opt.force && !exporting())
+    if (opt.force && !exporting() && !opt.csv)
         return cli_fail(&command, CLI_USAGE, "--force has no meaning without a file to write");
     report r = {.path = argv[first]};
     code = report_print(&r);

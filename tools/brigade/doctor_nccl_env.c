@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tools/brigade/doctor.h"
@@ -46,6 +47,9 @@ static bool file_read(doctor *d, settings *all, const char *path)
 {
     char *line = NULL;
     size_t size = 0;
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) /* a FIFO would keep the doctor waiting */
+        return false;
     FILE *file = fopen(path, "re");
     if (!file)
         return false;

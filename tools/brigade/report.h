@@ -17,6 +17,12 @@ typedef struct report_rank {
     bool usable; /* false: nothing to analyze, data is empty */
 } report_rank;
 
+/* The trace with steps and buckets: as recorded, or as recognised in it. */
+static inline const brg_trace *report_trace(const report_rank *rank)
+{
+    return rank->data.recognition ? &rank->data.recognition->trace : rank->trace;
+}
+
 typedef struct report {
     const char *path;
     report_rank *ranks; /* by rank */
@@ -64,8 +70,9 @@ void report_recognised_lines(const report *r);
 void report_recognised_table(const report *r);
 /* The list of --by, but for buckets. */
 void report_by_table(const report *r, report_by by, size_t top);
-/* The same lists, and the buckets, as comma-separated values. False: errno says why not. */
-bool report_csv(const report *r, report_by by, const char *path);
+/* The same lists, and the buckets, as comma-separated values. An existing file is replaced only
+ * with `force`. False: errno says why not. */
+bool report_csv(const report *r, report_by by, const char *path, bool force);
 
 /* "all-reduce". */
 const char *report_func_name(uint32_t func);

@@ -182,7 +182,7 @@ brg_status report_chrome(const report *r, FILE *out)
         timeline t;
         if (!report_exports(r, &r->ranks[i]))
             continue;
-        status = timeline_build(r->ranks[i].trace, 0, UINT64_MAX, &t);
+        status = timeline_build(report_trace(&r->ranks[i]), 0, UINT64_MAX, &t);
         if (status != BRG_OK)
             break;
         w.t = &t;

@@ -128,10 +128,10 @@ static void ranks(const report *r, FILE *file)
     }
 }
 
-bool report_csv(const report *r, report_by by, const char *path)
+bool report_csv(const report *r, report_by by, const char *path, bool force)
 {
     const brg_rank_report *data = &r->shown->data;
-    FILE *file = fopen(path, "we");
+    FILE *file = fopen(path, force ? "we" : "wxe");
     if (!file)
         return false;
     switch (by) {

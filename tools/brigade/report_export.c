@@ -16,7 +16,7 @@ uint64_t report_origin(const report *r)
     uint64_t origin = UINT64_MAX;
     for (size_t i = 0; i < r->nranks; i++)
         if (report_exports(r, &r->ranks[i])) {
-            uint64_t begin = timeline_begin(r->ranks[i].trace);
+            uint64_t begin = timeline_begin(report_trace(&r->ranks[i]));
             origin = begin < origin ? begin : origin;
         }
     return origin;

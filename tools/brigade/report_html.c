@@ -36,7 +36,7 @@ static int step_compare(const void *a, const void *b)
 /* As many steps as fit, from the one on whose length is nearest to the median. */
 static bool window_choose(const report *r, window *w)
 {
-    const brg_trace *trace = r->shown->trace;
+    const brg_trace *trace = report_trace(r->shown);
     const brg_rank_report *data = &r->shown->data;
     const brg_rec **steps = calloc(trace->nrecs + 1, sizeof *steps);
     size_t n = 0, chosen = data->steps_warmup;
@@ -98,7 +98,7 @@ static brg_status rank_json(const report_rank *rank, const window *w, json_t *ra
                             json_t *indices)
 {
     timeline t;
-    brg_status status = timeline_build(rank->trace, w->from_ns, w->to_ns, &t);
+    brg_status status = timeline_build(report_trace(rank), w->from_ns, w->to_ns, &t);
     if (status != BRG_OK)
         return status;
     json_t *lanes = json_array();

@@ -43,10 +43,10 @@ static brg_status map_read(map *m, const char *path)
     brg_status status = BRG_OK;
     size_t i, k;
     json_t *buffer, *bucket;
+    if (!root && json_error_code(&error) == json_error_cannot_open_file)
+        return brg_fail(BRG_ERR_IO, "cannot open the bucket map %s", path);
     if (!root)
-        return brg_fail(json_error_code(&error) == json_error_cannot_open_file ? BRG_ERR_IO
-                                                                               : BRG_ERR_FORMAT,
-                        "%s: line %d: %s", path, error.line, error.text);
+        return brg_fail(BRG_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
     json_t *buffers = json_object_get(root, "buffers");
     if (!json_is_array(buffers)) {
         status = brg_fail(BRG_ERR_FORMAT, "%s: no list of buffers: not a plan", path);
