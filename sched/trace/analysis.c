@@ -146,7 +146,12 @@ brg_status brg_analysis_recognise(brg_analysis *a, const brg_recognise_options *
     if (!r)
         return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for its steps", a->trace->path);
     brg_status status = brg_recognise(a->trace, options, r);
-    if (status == BRG_OK && !r->steps_whole)
+    if (status == BRG_OK && !r->steps_whole && options->comm_given)
+        status = brg_fail(BRG_ERR_NO_DATA,
+                          "%s: no steps could be recognised in the collectives of communicator %u; "
+                          "--by comm lists the communicators",
+                          a->trace->path, options->comm);
+    else if (status == BRG_OK && !r->steps_whole)
         status = brg_fail(BRG_ERR_NO_DATA, "%s: no steps could be recognised in its collectives",
                           a->trace->path);
     a->report->recognition = r;
