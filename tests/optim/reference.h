@@ -95,12 +95,17 @@ inline Tuples simple()
 
 struct AdamW {
     double lr, b1, b2, eps, wd;
+    /* 1 - b^t, in more digits than float64 has: with b near 1 nearly all of them cancel. */
+    static double correction(double b, int64_t t)
+    {
+        return (double)(1 - std::pow((long double)b, (long double)t));
+    }
     /* One step from the given state; t is 1 in the first. */
     void step(double &p, double &m, double &v, double g, int64_t t) const
     {
         m = b1 * m + (1 - b1) * g;
         v = b2 * v + (1 - b2) * g * g;
-        double mh = m / (1 - std::pow(b1, (double)t)), vh = v / (1 - std::pow(b2, (double)t));
+        double mh = m / correction(b1, t), vh = v / correction(b2, t);
         p = p * (1 - lr * wd) - lr * mh / (std::sqrt(vh) + eps);
     }
 };
@@ -143,12 +148,14 @@ struct Muon {
     }
 };
 
-/* Distance in units of the last place of float32 values near `exact`. */
-inline double ulps(float got, double exact)
+/* Distance in units of the last place of float32 values near `exact`. Where `exact` is a difference
+ * of terms as large as `terms` and nearly cancels, both sides' float64 has errors of its own that
+ * are many such units: there, in units of 2^-48 of `terms`. */
+inline double ulps(float got, double exact, double terms = 0)
 {
     if (std::isnan(got) || std::isnan(exact))
         return std::isnan(got) && std::isnan(exact) ? 0 : 1e30;
-    double size = std::max(std::fabs(exact), 0x1p-126);
+    double size = std::max({std::fabs(exact), std::fabs(terms) * 0x1p-25, 0x1p-126});
     double ulp = std::ldexp(1.0, std::ilogb(size) - 23);
     return std::fabs((double)got - exact) / ulp;
 }
