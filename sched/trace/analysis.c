@@ -126,6 +126,7 @@ static brg_status report_fill(brg_analysis *a)
         {&report->exposed, M_EXPOSED_TOTAL},
         {&report->idle, M_IDLE},
         {&report->replay_error, M_REPLAY_ERROR},
+        {&report->update_delay, M_UPDATE_DELAY},
         {&report->exposed_all, M_EXPOSED},
     };
     for (size_t i = 0; i < sizeof rank / sizeof *rank; i++)

@@ -97,6 +97,9 @@ typedef struct brg_rank_report {
     brg_named_report *optimizers; /* in order of first appearance */
     size_t noptimizers;
     brg_stat norm;
+    /* From the end of a step's last reduction (of a bucket, timed) to the beginning of its first
+     * optimizer update, ns; n = 0: no step has both. */
+    brg_stat update_delay;
     brg_stat other_collectives; /* ns per step in collectives that belong to no bucket */
     brg_group_report *comms;    /* by id */
     size_t ncomms;

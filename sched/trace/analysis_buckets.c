@@ -211,6 +211,38 @@ static brg_status spans_sample(brg_analysis *a)
     return status;
 }
 
+/* What stands between reductions and updates (norm, clip factor), as the step sees it. */
+static brg_status update_delays_sample(brg_analysis *a)
+{
+    size_t n = a->end - a->first;
+    uint64_t *reduced = calloc(2 * n, sizeof *reduced), *updated = reduced + n;
+    brg_status status = BRG_OK;
+    if (!reduced)
+        return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu steps", a->trace->path, n);
+    for (size_t i = 0; i < a->trace->nrecs; i++) {
+        const brg_rec *rec = &a->trace->recs[i];
+        bool reduction = rec->kind == BRG_REC_COLLECTIVE && is_reduction(rec->func) &&
+                         rec->bucket != BRG_NO_BUCKET && !(rec->flags & BRG_REC_UNTIMED);
+        if (!reduction && rec->kind != BRG_REC_OPTIMIZER)
+            continue;
+        const brg_window *w = reduction ? brg_analysis_step_numbered(a, rec->step, rec->t0_ns)
+                                        : brg_analysis_step_at(a, rec->t0_ns);
+        if (!w)
+            continue;
+        size_t at = w->index - a->first;
+        if (reduction && rec->t1_ns > reduced[at])
+            reduced[at] = rec->t1_ns;
+        else if (!reduction && (!updated[at] || rec->t0_ns < updated[at]))
+            updated[at] = rec->t0_ns;
+    }
+    for (size_t i = 0; status == BRG_OK && i < n; i++)
+        if (reduced[i] && updated[i])
+            status = sample(a, brg_key(KEY_RANK, 0), M_UPDATE_DELAY, &a->windows[a->first + i],
+                            (double)(int64_t)(updated[i] - reduced[i]));
+    free(reduced);
+    return status;
+}
+
 /* ---- Which buckets there are ---- */
 
 static int id_compare(const void *a, const void *b)
@@ -323,6 +355,7 @@ brg_status brg_analysis_buckets(brg_analysis *a)
     brg_status status;
     BRG_TRY(collectives_sample(a), out);
     BRG_TRY(spans_sample(a), out);
+    BRG_TRY(update_delays_sample(a), out);
     BRG_TRY(buckets_list(a), out);
     BRG_TRY(replays_sample(a), out);
     if (a->report->waits_recorded)

@@ -34,6 +34,7 @@ typedef enum brg_metric {
     M_EXPOSED_TOTAL,
     M_IDLE,
     M_REPLAY_ERROR,
+    M_UPDATE_DELAY,
     M_COUNT,
     M_BYTES,
 } brg_metric;

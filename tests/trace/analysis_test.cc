@@ -112,6 +112,7 @@ TEST(Analysis, TwoBucketsByHand)
     EXPECT_STREQ(r->optimizers[1].name, "AdamW");
     EXPECT_STAT(r->optimizers[1].time, 50, 5);
     EXPECT_STAT(r->norm, 20, 5);
+    EXPECT_STAT(r->update_delay, 20, 5);
     EXPECT_STAT(r->other_collectives, 0, 5);
     ASSERT_EQ(r->ncomputes, 2u);
     EXPECT_STREQ(r->computes[0].name, "forward");

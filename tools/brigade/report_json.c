@@ -263,6 +263,7 @@ json_t *report_document(const report *r)
     json_object_set_new(root, "computes", named_json(data->computes, data->ncomputes));
     json_object_set_new(root, "optimizers", named_json(data->optimizers, data->noptimizers));
     json_object_set_new(root, "norm_ns", median_ns(&data->norm));
+    json_object_set_new(root, "update_delay_ns", median_ns(&data->update_delay));
     json_object_set_new(root, "other_collectives_ns", median_ns(&data->other_collectives));
     json_object_set_new(root, "comms", report_groups_json(data->comms, data->ncomms, false));
     json_object_set_new(root, "funcs", report_groups_json(data->funcs, data->nfuncs, true));

@@ -115,18 +115,26 @@ static void step_table(const report *r)
     bar(p);
 }
 
-static void named_line(const char *label, const brg_named_report *list, size_t count,
-                       const brg_stat *norm)
+static void named_line(const char *label, const brg_named_report *list, size_t count)
 {
     char name[REPORT_NAME_COLUMNS + 1], buffer[32];
-    if (!count && !(norm && norm->n))
-        return;
     printf("%-10s", label);
     for (size_t i = 0; i < count; i++)
         printf("%s %s %s", i ? "," : "", report_name(name, list[i].name),
                cli_time_ns(buffer, list[i].time.median));
-    if (norm && norm->n)
-        printf("%s norm %s", count ? "," : "", cli_time_ns(buffer, norm->median));
+}
+
+static void optimizer_line(const brg_rank_report *data)
+{
+    char buffer[32];
+    if (!data->noptimizers && !data->norm.n)
+        return;
+    named_line("optimizer", data->optimizers, data->noptimizers);
+    if (data->norm.n)
+        printf("%s norm %s", data->noptimizers ? "," : "", cli_time_ns(buffer, data->norm.median));
+    if (data->update_delay.n)
+        printf("; last reduction to first update %s",
+               cli_time_ns(buffer, data->update_delay.median));
     printf("\n");
 }
 
@@ -142,8 +150,11 @@ static void rank_lines(const report *r)
             printf(", spread %.1f%%", 100 * (slow / fast - 1));
         printf("\n");
     }
-    named_line("spans", data->computes, data->ncomputes, NULL);
-    named_line("optimizer", data->optimizers, data->noptimizers, &data->norm);
+    if (data->ncomputes) {
+        named_line("spans", data->computes, data->ncomputes);
+        printf("\n");
+    }
+    optimizer_line(data);
     if (data->other_collectives.max > 0)
         printf("%-10s %s a step in collectives that belong to no bucket\n", "other",
                cli_time_ns(low, data->other_collectives.median));
