@@ -69,6 +69,10 @@ BRG_API brg_status brg_unique_id_create(brg_device_kind device, brg_unique_id *i
 /** Opens a context; blocks until all ranks have arrived, unless nccl_comm is given. On the device
  * cuda a new communicator's device, number local_rank, stays the calling thread's current one;
  * every other call leaves the current device as it found it, whatever the context's is.
+ * Where the ranks met at MASTER_ADDR:MASTER_PORT, that connection stays: a rank that dies, or whose
+ * context fails, ends the other ranks' contexts too, with its name and message, and a time-out names
+ * the late ranks. With unique_id or nccl_comm the device cuda has only NCCL's own errors and the
+ * time-out for that.
  * @param options NULL means all defaults.
  * @param[out] ctx closed with brg_context_close(); NULL on failure.
  * @return BRG_ERR_TIMEOUT (message names the missing ranks), BRG_ERR_INVALID_ARGUMENT,

@@ -6,6 +6,7 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -177,8 +178,30 @@ static brg_status resolve(const char *address, int port, int flags, struct addri
     return BRG_OK;
 }
 
+/* Duplicates: libevent closes its own. */
+static brg_status keep_all(const server *s, int **kept)
+{
+    int *fds = malloc((size_t)s->world * sizeof *fds);
+    bool failed = !fds;
+    for (int r = 0; fds && r < s->world; r++) {
+        fds[r] = r && !failed ? fcntl(bufferevent_getfd(s->peers[r]), F_DUPFD_CLOEXEC, 3) : -1;
+        failed |= r && fds[r] < 0;
+    }
+    if (!failed) {
+        *kept = fds;
+        return BRG_OK;
+    }
+    brg_status status = brg_fail(BRG_ERR_IO, "rank 0 cannot keep the connections to %d ranks: %s",
+                                 s->world, strerror(errno));
+    for (int r = 1; fds && r < s->world; r++)
+        if (fds[r] >= 0)
+            close(fds[r]);
+    free(fds);
+    return status;
+}
+
 static brg_status serve(const char *address, int port, int world, double timeout_s,
-                        const brg_unique_id *id)
+                        const brg_unique_id *id, int **kept)
 {
     struct addrinfo *list = NULL;
     struct evconnlistener *listener = NULL;
@@ -219,6 +242,8 @@ static brg_status serve(const char *address, int port, int world, double timeout
     answer_all(&s, id);
     if (s.status != BRG_OK)
         status = brg_fail(s.status, "%s", s.text);
+    else if (kept)
+        status = keep_all(&s, kept);
 out:
     for (int i = 0; i < s.num_all; i++)
         bufferevent_free(s.all[i]);
@@ -275,26 +300,15 @@ static int read_by(int fd, void *buffer, size_t bytes, uint64_t deadline_ns)
     return 0;
 }
 
-static brg_status join(const char *address, int port, int rank, int world, double timeout_s,
-                       brg_unique_id *id)
+/* What rank 0 answers, on a connection to it. */
+static brg_status read_reply(int fd, const char *address, int port, int rank, double timeout_s,
+                             uint64_t deadline, int world, brg_unique_id *id)
 {
-    struct addrinfo *list = NULL;
-    brg_status status = resolve(address, port, 0, &list);
-    if (status != BRG_OK)
-        return status;
-    /* Rank 0 gives up first, so that it is rank 0's message that everybody gets. */
-    uint64_t deadline = brg_now_ns() + (uint64_t)((timeout_s + 2) * 1e9);
-    int fd = connect_by(list, deadline);
-    freeaddrinfo(list);
-    if (fd < 0)
-        return brg_fail(BRG_ERR_TIMEOUT, "rank %d: rank 0 does not answer at %s:%d (%s)", rank,
-                        address, port, strerror(errno));
     hello h = {.magic = HELLO_MAGIC, .world = world, .rank = rank};
     reply r = {0};
     int failed = send(fd, &h, sizeof h, MSG_NOSIGNAL) == (ssize_t)sizeof h
                      ? read_by(fd, &r, sizeof r, deadline)
                      : 2;
-    close(fd);
     if (failed == 1)
         return brg_fail(BRG_ERR_TIMEOUT, "rank %d: no word from rank 0 at %s:%d within %.0f s",
                         rank, address, port, timeout_s);
@@ -312,9 +326,35 @@ static brg_status join(const char *address, int port, int rank, int world, doubl
     return BRG_OK;
 }
 
-brg_status brg_bootstrap_run(const char *address, int port, int rank, int world, double timeout_s,
-                             brg_unique_id *id)
+static brg_status join(const char *address, int port, int rank, int world, double timeout_s,
+                       brg_unique_id *id, int **kept)
 {
-    return rank == 0 ? serve(address, port, world, timeout_s, id)
-                     : join(address, port, rank, world, timeout_s, id);
+    struct addrinfo *list = NULL;
+    brg_status status = resolve(address, port, 0, &list);
+    if (status != BRG_OK)
+        return status;
+    /* Rank 0 gives up first, so that it is rank 0's message that everybody gets. */
+    uint64_t deadline = brg_now_ns() + (uint64_t)((timeout_s + 2) * 1e9);
+    int fd = connect_by(list, deadline);
+    freeaddrinfo(list);
+    if (fd < 0)
+        return brg_fail(BRG_ERR_TIMEOUT, "rank %d: rank 0 does not answer at %s:%d (%s)", rank,
+                        address, port, strerror(errno));
+    status = read_reply(fd, address, port, rank, timeout_s, deadline, world, id);
+    if (status == BRG_OK && kept && !(*kept = malloc(sizeof **kept)))
+        status = brg_fail(BRG_ERR_NO_MEMORY, "no memory for a connection");
+    if (status == BRG_OK && kept)
+        **kept = fd;
+    else
+        close(fd);
+    return status;
+}
+
+brg_status brg_bootstrap_run(const char *address, int port, int rank, int world, double timeout_s,
+                             brg_unique_id *id, int **kept)
+{
+    if (kept)
+        *kept = NULL;
+    return rank == 0 ? serve(address, port, world, timeout_s, id, kept)
+                     : join(address, port, rank, world, timeout_s, id, kept);
 }

@@ -101,8 +101,10 @@ void brg_context_abort(brg_context *ctx)
         return;
     brg_context_fail(ctx, BRG_ERR_STATE, "rank %d: the context was aborted", ctx->rank);
     pthread_mutex_lock(&ctx->children_lock);
-    for (brg_context *child = ctx->first_child; child; child = child->next_sibling)
+    for (brg_context *child = ctx->first_child; child; child = child->next_sibling) {
+        brg_context_fail(child, (brg_status)atomic_load(&ctx->failure), "%s", ctx->failure_text);
         brg_context_abort(child);
+    }
     pthread_mutex_unlock(&ctx->children_lock);
     abort_comm(ctx);
 }
@@ -158,6 +160,7 @@ void brg_context_close(brg_context *ctx)
     leave_parent(ctx);
     brg_watchdog_destroy(ctx->watchdog);
     ctx->watchdog = NULL;
+    brg_lifeline_destroy(ctx->lifeline);
     void *comm = atomic_load(&ctx->comm);
     if (comm && !ctx->borrows_comm) {
         ctx->device.nccl->comm_finalize(comm);

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "sched/bucket/lifeline.h"
 #include "sched/bucket/timeline.h"
 #include "sched/bucket/view.h"
 #include "sched/bucket/watch.h"
@@ -33,7 +34,7 @@ struct brg_context {
     _Atomic uint32_t num_comms; /* root: ids given to children */
 
     pthread_mutex_t issue_lock;
-    uint64_t num_ops;  /* collectives issued on comm so far */
+    _Atomic uint64_t num_ops; /* collectives issued on comm so far; written under issue_lock */
     void *relay_event; /* hands work between a caller's stream and comm_stream; under issue_lock */
     void *relay_done;
     brg_watch_slot relay_watch;
@@ -44,6 +45,7 @@ struct brg_context {
     _Atomic bool capturing; /* between brg_graph_capture_begin() and brg_graph_capture_end() */
 
     brg_watchdog *watchdog;
+    brg_lifeline *lifeline; /* the watchdog's, once it runs; NULL: the library knows of its ranks */
     pthread_mutex_t fail_lock;
     _Atomic int failure; /* brg_status of the first asynchronous error */
     char failure_text[768];
@@ -82,7 +84,8 @@ brg_status brg_context_follow_locked(brg_context *ctx, brg_stream stream, void *
 /* Call after each collective that the communication library has accepted. issue_lock held. */
 static inline int brg_context_count_op_locked(brg_context *ctx, int result)
 {
-    ctx->num_ops += result == BRG_NCCL_OK;
+    uint64_t issued = atomic_load_explicit(&ctx->num_ops, memory_order_relaxed);
+    atomic_store_explicit(&ctx->num_ops, issued + (result == BRG_NCCL_OK), memory_order_relaxed);
     return result;
 }
 

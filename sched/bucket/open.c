@@ -95,12 +95,17 @@ static brg_status get_unique_id(brg_context *ctx, const brg_context_options *opt
     if (ctx->world == 1)
         return BRG_OK;
     const char *address = getenv("MASTER_ADDR");
-    int port = 29500;
+    int port = 29500, *kept = NULL;
     BRG_TRY(env_int("MASTER_PORT", 1, 65535, &port), out);
     BRG_TRY(env_int("BRIGADE_MASTER_PORT", 1, 65535, &port), out);
+    /* A library that counts what is done knows what its ranks do. */
     BRG_TRY(brg_bootstrap_run(address && *address ? address : "127.0.0.1", port, ctx->rank,
-                              ctx->world, timeout, id),
+                              ctx->world, timeout, id,
+                              ctx->device.nccl->comm_num_done ? NULL : &kept),
             out);
+    if (kept)
+        status = brg_lifeline_create(ctx->rank, ctx->world, kept, &ctx->lifeline);
+    free(kept);
 out:
     return status;
 }
@@ -197,6 +202,7 @@ out:
 static brg_status adopt_comm(brg_context *ctx, const brg_context_options *options)
 {
     brg_status status;
+    uint64_t done = 0;
     ctx->borrows_comm = true;
     ctx->comm = options->nccl_comm;
     if (options->unique_id) {
@@ -207,9 +213,10 @@ static brg_status adopt_comm(brg_context *ctx, const brg_context_options *option
     BRG_TRY(ask_comm(ctx), out);
     ctx->local_rank = ctx->device_index;
     if (ctx->device.nccl->comm_num_done) /* the caller's collectives before */
-        BRG_TRY(brg_context_nccl(ctx, ctx->device.nccl->comm_num_done(ctx->comm, &ctx->num_ops),
+        BRG_TRY(brg_context_nccl(ctx, ctx->device.nccl->comm_num_done(ctx->comm, &done),
                                  "comm_num_done"),
                 out);
+    atomic_store(&ctx->num_ops, done);
     if (options->world_size && (options->world_size != ctx->world || options->rank != ctx->rank))
         status = brg_fail(BRG_ERR_INVALID_ARGUMENT,
                           "brg_context_open: the options say rank %d of %d, but nccl_comm is rank "

@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "sched/bucket/context.h"
 
 #define LOOK_EVERY_NS 100000000ull
+#define NEWS_MS 500 /* how long a rank's end may take to be known here */
 
 struct brg_watchdog {
     brg_context *ctx;
@@ -67,36 +69,102 @@ static const brg_watch_slot *failed_slot_locked(brg_watchdog *watchdog, void *co
     return NULL;
 }
 
-static void look(brg_watchdog *watchdog, bool for_stuck)
+/* What a look has found; BRG_OK: nothing. */
+typedef struct finding {
+    brg_status status;
+    char text[768];
+} finding;
+
+/* The communicator's own error. Where a peer's end is the reason, that is the better message, and
+ * on its way. */
+static void describe_failed_locked(brg_watchdog *watchdog, void *comm, int result, finding *f)
 {
     brg_context *ctx = watchdog->ctx;
-    if (atomic_load(&ctx->failure) != BRG_OK)
+    const brg_watch_slot *slot = failed_slot_locked(watchdog, comm);
+    char what[200];
+    snprintf(what, sizeof what, "rank %d%s%s", ctx->rank, slot ? ": " : "",
+             slot ? slot->label : "");
+    f->status = brg_nccl_status(&ctx->device, result, comm, what);
+    snprintf(f->text, sizeof f->text, "%s", brg_last_error());
+}
+
+static void describe_stuck_locked(brg_watchdog *watchdog, const brg_watch_slot *slot,
+                                  uint64_t issued_ns, finding *f)
+{
+    brg_context *ctx = watchdog->ctx;
+    char late[256] = "";
+    watchdog->stuck = true;
+    f->status = BRG_ERR_TIMEOUT;
+    if (ctx->lifeline)
+        brg_lifeline_name_late(ctx->lifeline, atomic_load(&ctx->num_ops), late);
+    snprintf(f->text, sizeof f->text, "rank %d: %s has not finished for %.1f s%s%s", ctx->rank,
+             slot->label, (double)(brg_now_ns() - issued_ns) * 1e-9, *late ? "; " : "", late);
+}
+
+/* What other ranks say, with what is under way here. */
+static void hear_locked(brg_watchdog *watchdog, int wait_ms, finding *f)
+{
+    brg_context *ctx = watchdog->ctx;
+    brg_lifeline_news news;
+    uint64_t unused;
+    if (!ctx->lifeline ||
+        !brg_lifeline_look(ctx->lifeline, atomic_load(&ctx->num_ops), wait_ms, &news))
         return;
+    const brg_watch_slot *slot = oldest_locked(watchdog, &unused);
+    f->status = news.status;
+    snprintf(f->text, sizeof f->text, "rank %d%s%s: %s", ctx->rank, slot ? ": " : "",
+             slot ? slot->label : "", news.text);
+}
+
+/* `thorough`: also what takes system calls, which the watchdog's own thread does. */
+static void look_locked(brg_watchdog *watchdog, bool thorough, finding *f)
+{
+    brg_context *ctx = watchdog->ctx;
     int result = BRG_NCCL_OK;
     uint64_t issued_ns = 0;
-    pthread_mutex_lock(&watchdog->lock);
     void *comm = brg_context_hold_comm(ctx);
     if (comm && ctx->device.nccl->comm_get_async_error(comm, &result) != BRG_NCCL_OK)
         result = BRG_NCCL_INTERNAL;
     bool failed = result != BRG_NCCL_OK && result != BRG_NCCL_IN_PROGRESS;
-    const brg_watch_slot *slot = NULL;
-    if (failed)
-        slot = failed_slot_locked(watchdog, comm);
-    else if (for_stuck)
-        slot = oldest_locked(watchdog, &issued_ns);
-    if (failed) {
-        char what[200];
-        snprintf(what, sizeof what, "rank %d%s%s", ctx->rank, slot ? ": " : "",
-                 slot ? slot->label : "");
-        brg_status status = brg_nccl_status(&ctx->device, result, comm, what);
-        brg_context_fail(ctx, status, "%s", brg_last_error());
-    } else if (slot && watchdog->timeout_ns && brg_now_ns() > issued_ns + watchdog->timeout_ns) {
-        watchdog->stuck = true;
-        brg_context_fail(ctx, BRG_ERR_TIMEOUT, "rank %d: %s has not finished for %.1f s", ctx->rank,
-                         slot->label, (double)(brg_now_ns() - issued_ns) * 1e-9);
-    }
+    if (failed || thorough)
+        hear_locked(watchdog, failed ? NEWS_MS : 0, f);
+    if (f->status == BRG_OK && failed)
+        describe_failed_locked(watchdog, comm, result, f);
+    const brg_watch_slot *slot =
+        f->status == BRG_OK && thorough ? oldest_locked(watchdog, &issued_ns) : NULL;
+    if (slot && watchdog->timeout_ns && brg_now_ns() > issued_ns + watchdog->timeout_ns)
+        describe_stuck_locked(watchdog, slot, issued_ns, f);
     brg_context_release_comm(ctx);
+}
+
+/* What this rank has failed with, the others would wait for. */
+static void tell_others(brg_watchdog *watchdog)
+{
+    brg_context *ctx = watchdog->ctx;
+    char text[sizeof ctx->failure_text];
+    if (!ctx->lifeline)
+        return;
+    pthread_mutex_lock(&ctx->fail_lock);
+    memcpy(text, ctx->failure_text, sizeof text);
+    pthread_mutex_unlock(&ctx->fail_lock);
+    pthread_mutex_lock(&watchdog->lock);
+    brg_lifeline_tell(ctx->lifeline, (brg_status)atomic_load(&ctx->failure), text);
     pthread_mutex_unlock(&watchdog->lock);
+}
+
+static void look(brg_watchdog *watchdog, bool thorough)
+{
+    brg_context *ctx = watchdog->ctx;
+    finding f = {.status = BRG_OK};
+    if (atomic_load(&ctx->failure) == BRG_OK) {
+        pthread_mutex_lock(&watchdog->lock);
+        look_locked(watchdog, thorough, &f);
+        pthread_mutex_unlock(&watchdog->lock);
+        if (f.status != BRG_OK)
+            brg_context_fail(ctx, f.status, "%s", f.text);
+    }
+    if (thorough && atomic_load(&ctx->failure) != BRG_OK)
+        tell_others(watchdog);
 }
 
 void brg_watchdog_forget(brg_watchdog *watchdog)
@@ -182,6 +250,8 @@ void brg_watchdog_destroy(brg_watchdog *watchdog)
         pthread_cond_signal(&watchdog->wake);
         pthread_mutex_unlock(&watchdog->lock);
         pthread_join(watchdog->thread, NULL);
+        if (atomic_load(&watchdog->ctx->failure) != BRG_OK)
+            tell_others(watchdog);
     }
     pthread_mutex_destroy(&watchdog->lock);
     pthread_cond_destroy(&watchdog->wake);

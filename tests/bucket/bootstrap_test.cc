@@ -57,7 +57,7 @@ std::vector<Outcome> bootstrap(int port, const std::vector<std::pair<int, int>> 
         threads.emplace_back([&, i] {
             memset(&out[i].id, who[i].first == 0 ? 0x5a : 0, sizeof out[i].id);
             out[i].status = brg_bootstrap_run("127.0.0.1", port, who[i].first, who[i].second,
-                                              timeout, &out[i].id);
+                                              timeout, &out[i].id, nullptr);
             out[i].text = out[i].status == BRG_OK ? "" : brg_last_error();
         });
     for (auto &t : threads)
