@@ -81,8 +81,9 @@ typedef struct brg_rank_report {
     uint32_t steps_warmup;     /* left out because they came first */
     uint32_t steps_incomplete; /* left out because records of theirs may be missing */
     uint32_t steps_used;
-    uint32_t steps_replayed; /* of those used: replays of a graph */
-    brg_partition typical;   /* mean over the half of the steps whose lengths are in the middle */
+    uint32_t steps_replayed;        /* of those used: replays of a graph */
+    uint32_t steps_without_compute; /* of those used: recognised, while no kernels were recorded */
+    brg_partition typical; /* mean over the half of the steps whose lengths are in the middle */
     brg_stat step, compute, communication, overlapped, exposed, idle;
     bool compute_recorded; /* there are COMPUTE spans */
     bool waits_recorded;   /* there are waits with known collectives: the replay means something */

@@ -36,6 +36,7 @@ typedef enum brg_rec_kind {
     BRG_REC_NORM = 7,      /* gradient norm and clip factor on the compute stream */
     BRG_REC_CLOCK = 8, /* t0 = CLOCK_MONOTONIC, t1 = CLOCK_REALTIME, aux = device clock (or 0) */
     BRG_REC_CALL = 9,  /* host side of a collective that the shim saw, see shim/interpose/shim.h */
+    BRG_REC_NCCL_KERNEL = 10, /* a kernel of NCCL's that the shim saw; aux = name id */
 } brg_rec_kind;
 
 typedef enum brg_func {
