@@ -85,9 +85,9 @@ static void name_shorten(const char *name, char out[NAME_BYTES])
             size_t length = strtoul(at, &part, 10);
             if (length > strlen(part))
                 break;
-            int put = snprintf(out + used, NAME_BYTES - used, "%s%.*s", used ? "::" : "",
-                               (int)length, part);
-            used += (size_t)put;
+            if (strncmp(part, "_GLOBAL__N_", 11) != 0) /* of a namespace without a name */
+                used += (size_t)snprintf(out + used, NAME_BYTES - used, "%s%.*s", used ? "::" : "",
+                                         (int)length, part);
             if (used >= NAME_BYTES)
                 return;
             at = part + length;

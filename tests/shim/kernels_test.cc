@@ -130,7 +130,7 @@ TEST_F(ShimKernels, ArriveWithTheirTimesNamesAndNumbers)
             EXPECT_NEAR((double)(int64_t)(kernels[i].t0_ns - expected[i].t0), 0, 100000);
             EXPECT_EQ(kernels[i].t1_ns - kernels[i].t0_ns, expected[i].t1 - expected[i].t0);
             EXPECT_EQ(kernels[i].stream, 10007u);
-            EXPECT_EQ(trace.names[kernels[i].aux], i % 2 ? "scale" : "net::gemm");
+            EXPECT_EQ(trace.names[kernels[i].aux], i % 2 ? "net::scale" : "net::gemm");
             count += kernels[i].bytes;
         }
         EXPECT_EQ(count, (uint64_t)STEPS * PER_STEP);
