@@ -8,7 +8,8 @@
  *   exposed        communication without compute
  *   idle           neither; compute + exposed + idle = step, communication = overlapped + exposed
  * Traces of the shim have no steps and no buckets: they are recognised first (recognise.h). Without
- * kernels in them nothing is known of compute, and so nothing of what is exposed.
+ * kernels in them nothing is known of compute, and so nothing of what is exposed; nor of steps that
+ * have none, where others have. Collectives take the times of NCCL's kernels where those are known.
  * A gather may run past the step that started it: it is counted for that step, but its time belongs
  * to the window that it runs in.
  *

@@ -37,14 +37,14 @@ static void *open_in(const char *dir)
  * Python packages. */
 static void *open_near(const char *file)
 {
-    static const char *const places[] = {".", "../extras/CUPTI/lib64",
-                                         "../../../extras/CUPTI/lib64", "../../cuda_cupti/lib",
-                                         "../../cu13/lib"};
+    static const char *const places[] = {"", "/../extras/CUPTI/lib64",
+                                         "/../../../extras/CUPTI/lib64", "/../../cuda_cupti/lib",
+                                         "/../../cu13/lib"};
     const char *slash = strrchr(file, '/');
     char dir[2 * PATH_BYTES];
     void *library = NULL;
     for (size_t i = 0; slash && !library && i < sizeof places / sizeof *places; i++) {
-        snprintf(dir, sizeof dir, "%.*s/%s", (int)(slash - file), file, places[i]);
+        snprintf(dir, sizeof dir, "%.*s%s", (int)(slash - file), file, places[i]);
         library = open_in(dir);
     }
     return library;

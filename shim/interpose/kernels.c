@@ -310,9 +310,15 @@ void shim_kernels_open(void)
     static atomic_flag settled = ATOMIC_FLAG_INIT;
     char text[1024] = "cannot register an exit handler";
     int mode = CAPTURE_RELAXED;
-    if (!shim_kernels_wanted() || !atomic_load(&shim_rt_ready) ||
-        atomic_flag_test_and_set(&settled))
+    if (!atomic_load(&shim_rt_ready) || atomic_flag_test_and_set(&settled))
         return;
+    if (!shim_kernels_wanted()) {
+        const char *value = getenv("BRIGADE_SHIM_KERNELS");
+        if (value && *value && strcasecmp(value, "none") != 0)
+            brg_log(BRG_LOG_WARN, "environment: BRIGADE_SHIM_KERNELS=%s: expected cupti or none",
+                    value);
+        return;
+    }
     /* What CUPTI allocates would break a capture under way in another thread. */
     bool relaxed = !shim_rt.exchange_capture_mode(&mode);
     bool begun = begin(text, sizeof text);

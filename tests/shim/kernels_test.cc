@@ -2,6 +2,8 @@
 /* brigade run --kernels on a fake CUPTI: what a trainer says it computed must come out of the
  * trace, and every way in which CUPTI can refuse must leave the trainer as it was. */
 #include <jansson.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -272,6 +274,75 @@ TEST_F(ShimKernels, ForeignBuffersAndUnfinishedRecords)
     run.train({{"FAKE_CUPTI_FOREIGN", "1"}});
     EXPECT_EQ(run.trace().drops, 1u);
     EXPECT_EQ(run.trace().kernels.size(), joined(run.computed[0]).size() + STEPS);
+}
+
+/* Without BRIGADE_CUPTI: in CUDA_HOME, and by name. */
+TEST_F(ShimKernels, FoundInAToolkitAndByName)
+{
+    TempDir home;
+    std::string place = home.path();
+    for (const char *part : {"/extras", "/CUPTI", "/lib64"})
+        ASSERT_EQ(mkdir((place += part).c_str(), 0700), 0);
+    place += "/libcupti.so.13";
+    ASSERT_EQ(symlink(FAKE_CUPTI, place.c_str()), 0);
+    run.train({{"BRIGADE_CUPTI", ""}, {"CUDA_HOME", home.path()}});
+    EXPECT_EQ(run.trace().info("kernels"), "cupti 130001 " + place);
+    Kernels by_name;
+    by_name.train({{"BRIGADE_CUPTI", ""}, {"LD_LIBRARY_PATH", home.path("extras/CUPTI/lib64")}});
+    EXPECT_EQ(by_name.trace().info("kernels"), "cupti 130001 " + place);
+}
+
+/* Programs on a fake NCCL and a fake CUDA runtime, beside which the fake CUPTI lies. They check
+ * themselves what they must not notice: errors left behind, captures broken. */
+class ShimKernelsProbe : public ShimKernels
+{
+  protected:
+    Trace probe(const std::string &scenario, const std::string &kernels = "cupti")
+    {
+        CommandOptions options;
+        options.env["LD_PRELOAD"] = SHIM;
+        options.env["BRIGADE_TRACE"] = run.dir.path();
+        options.env["RANK"] = "0";
+        options.env["WORLD_SIZE"] = "4";
+        options.env["BRIGADE_SHIM_KERNELS"] = kernels;
+        run.result = Command({PROBE, scenario}, options).wait();
+        EXPECT_EQ(run.result.code, 0) << run.result.err;
+        Trace trace(run.dir.path("rank-0.ring"));
+        remove(run.dir.path("rank-0.ring").c_str());
+        return trace;
+    }
+};
+
+TEST_F(ShimKernelsProbe, FoundBesideTheRuntime)
+{
+    Trace trace = probe("plain");
+    EXPECT_EQ(trace.info("kernels"), std::string("cupti 130001 ") + FAKE_CUPTI);
+    EXPECT_EQ(trace.collectives.size(), 4u);
+    EXPECT_EQ(trace.info("kernels_missing"),
+              "CUPTI delivered none; a profiler in the program may have them");
+}
+
+TEST_F(ShimKernelsProbe, ProgramsNoticeNothing)
+{
+    for (const char *scenario : {"internal_calls", "nested_groups", "non_blocking", "capture",
+                                 "cuda_errors", "lineage", "after_fork", "threads"}) {
+        Trace trace = probe(scenario);
+        EXPECT_TRUE(trace.there && trace.closed) << scenario;
+        EXPECT_EQ(trace.drops, 0u) << scenario;
+        EXPECT_EQ(count_of(run.result.err, "brigade: "), 1) << run.result.err;
+    }
+    EXPECT_FALSE(probe("version_only").there);
+    EXPECT_EQ(run.result.err, "");
+}
+
+TEST_F(ShimKernelsProbe, AValueThatMeansNothing)
+{
+    Trace trace = probe("plain", "perhaps");
+    EXPECT_EQ(trace.info("kernels"), "");
+    EXPECT_NE(run.result.err.find("BRIGADE_SHIM_KERNELS=perhaps: expected cupti or none"),
+              std::string::npos);
+    probe("plain", "none");
+    EXPECT_EQ(run.result.err, "");
 }
 
 TEST(RunKernels, TheOption)
