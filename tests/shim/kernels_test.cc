@@ -261,6 +261,9 @@ TEST_F(ShimKernels, AProfilerThatTakesOver)
     json_decref(root);
     CommandResult text = brigade({"report", run.dir.path("trace"), "--skip", "0"});
     EXPECT_NE((text.out + text.err).find(" steps have no kernels"), std::string::npos) << text.out;
+    text = brigade({"compare", run.dir.path("trace"), run.dir.path("trace")});
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_NE(text.out.find("not measured"), std::string::npos) << text.out;
 }
 
 TEST_F(ShimKernels, DroppedRecordsAreCounted)
