@@ -25,7 +25,8 @@ extern "C" {
 
 typedef enum brg_rec_kind {
     BRG_REC_STEP = 1,    /* one step on the compute stream: brg_zero_grad to the next one */
-    BRG_REC_COMPUTE = 2, /* the trainer's compute; flags = brg_span_kind, aux = name id */
+    BRG_REC_COMPUTE = 2, /* the trainer's compute; flags = brg_span_kind, aux = name id; the shim's:
+                            bytes = how many kernels */
     BRG_REC_READY = 3, /* t0: first gradient of the bucket ready (host call), t1: last one ready on
                           the compute stream. With func ALL_GATHER (optional): t1 = its parameters
                           were updated on the compute stream, the gather may begin */

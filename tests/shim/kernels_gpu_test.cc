@@ -115,14 +115,16 @@ TEST(ShimGpuKernels, AreThoseThatWereLaunched)
     CommandResult a = train(ranks, with, {"--kernels"});
     CommandResult b = train(ranks, without, {"--shim", "off"});
     ASSERT_EQ(a.code, 0) << a.err;
-    EXPECT_EQ(a.err, "");
     EXPECT_NE(sum_of(a.out), "");
     EXPECT_EQ(sum_of(a.out), sum_of(b.out));
     for (int rank = 0; rank < ranks; rank++) {
         Trace trace(with.path("trace/rank-" + std::to_string(rank) + ".ring"));
         ASSERT_TRUE(trace.there && trace.closed);
         std::cout << "kernels: " << trace.info("kernels") << "\n";
-        ASSERT_EQ(trace.info("kernels_missing"), "");
+        const std::string missing = trace.info("kernels_missing");
+        if (missing.rfind("no libcupti", 0) == 0)
+            GTEST_SKIP() << missing;
+        ASSERT_EQ(missing, "");
         EXPECT_EQ(trace.drops, 0u);
         EXPECT_EQ(trace.collectives.size(), (size_t)STEPS * BUCKETS);
         std::vector<brg_rec> spins, nccl;
@@ -146,6 +148,9 @@ TEST(ShimGpuKernels, AreThoseThatWereLaunched)
     EXPECT_EQ(json_array_size(buckets), (size_t)BUCKETS);
     for (size_t i = 0; i < json_array_size(buckets); i++)
         EXPECT_TRUE(json_is_number(json_object_get(json_array_get(buckets, i), "exposed_ns")));
+    json_t *recognition = json_object_get(root, "recognition");
+    EXPECT_EQ(json_integer_value(json_object_get(recognition, "timed_by_kernels")),
+              ranks > 1 ? STEPS * BUCKETS : 0);
     json_decref(root);
     std::cout << brigade({"report", with.path("trace")}).out;
 }

@@ -164,7 +164,8 @@ static int prepare(run_config *config, char **trace, char **preload, bool *creat
             return code;
         config->trace = *trace;
     }
-    int code = output ? run_shim_preload(&command, (run_shim)shim, preload) : CLI_OK;
+    run_shim wanted = kernels ? RUN_SHIM_ON : (run_shim)shim;
+    int code = output ? run_shim_preload(&command, wanted, preload) : CLI_OK;
     config->preload = *preload;
     config->kernels = kernels;
     return code;
