@@ -8,7 +8,8 @@
  *   exposed        communication without compute
  *   idle           neither; compute + exposed + idle = step, communication = overlapped + exposed
  * Traces of the shim have no steps and no buckets: they are recognised first (recognise.h). Without
- * kernels in them nothing is known of compute, and so nothing of what is exposed.
+ * kernels in them nothing is known of compute, and so nothing of what is exposed; nor of steps that
+ * have none, where others have. Collectives take the times of NCCL's kernels where those are known.
  * A gather may run past the step that started it: it is counted for that step, but its time belongs
  * to the window that it runs in.
  *
@@ -81,8 +82,9 @@ typedef struct brg_rank_report {
     uint32_t steps_warmup;     /* left out because they came first */
     uint32_t steps_incomplete; /* left out because records of theirs may be missing */
     uint32_t steps_used;
-    uint32_t steps_replayed; /* of those used: replays of a graph */
-    brg_partition typical;   /* mean over the half of the steps whose lengths are in the middle */
+    uint32_t steps_replayed;        /* of those used: replays of a graph */
+    uint32_t steps_without_compute; /* of those used: recognised, while no kernels were recorded */
+    brg_partition typical; /* mean over the half of the steps whose lengths are in the middle */
     brg_stat step, compute, communication, overlapped, exposed, idle;
     bool compute_recorded; /* there are COMPUTE spans */
     bool waits_recorded;   /* there are waits with known collectives: the replay means something */

@@ -62,7 +62,7 @@ static brg_status collective_sample(brg_analysis *a, const brg_rec *rec, double 
         BRG_TRY(
             sample(a, key, reduction ? M_REDUCE_BUSBW : M_GATHER_BUSBW, w, bytes * factor / time),
             out);
-    if (a->report->recognition && a->report->compute_recorded) {
+    if (a->report->recognition && brg_analysis_computes(a, w)) {
         int64_t t0 = brg_signed_time(a, rec->t0_ns), t1 = brg_signed_time(a, rec->t1_ns);
         double hidden = (double)brg_interval_set_within(&a->compute, t0, t1);
         BRG_TRY(sample(a, key, M_EXPOSED, w, time - hidden), out);
@@ -360,7 +360,7 @@ brg_status brg_analysis_buckets(brg_analysis *a)
     BRG_TRY(replays_sample(a), out);
     if (a->report->waits_recorded)
         a->report->exposed_from = BRG_EXPOSED_WAITS;
-    else if (a->report->recognition && a->report->compute_recorded)
+    else if (a->report->recognition && a->report->compute_known)
         a->report->exposed_from = BRG_EXPOSED_KERNELS;
 out:
     return status;

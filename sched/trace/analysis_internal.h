@@ -99,6 +99,9 @@ const brg_window *brg_analysis_step_at(const brg_analysis *a, uint64_t t);
 
 /* analysis_timeline.c: compute, communication and both, as sets; samples of their lengths. */
 brg_status brg_analysis_timeline(brg_analysis *a);
+/* Whether the step's compute was recorded. Of a step that was recognised and has no kernel at all
+ * it was not: another profiler had taken the shim's place. */
+bool brg_analysis_computes(const brg_analysis *a, const brg_window *w);
 
 /* analysis_buckets.c: samples of what belongs to buckets and names; the replays. */
 brg_status brg_analysis_buckets(brg_analysis *a);

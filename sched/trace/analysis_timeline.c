@@ -150,17 +150,25 @@ static brg_partition partition_of(const brg_analysis *a, const brg_window *w)
     return p;
 }
 
+bool brg_analysis_computes(const brg_analysis *a, const brg_window *w)
+{
+    return a->report->compute_known &&
+           (!a->report->recognition ||
+            brg_interval_set_within(&a->compute, brg_signed_time(a, w->t0),
+                                    brg_signed_time(a, w->t1)) > 0);
+}
+
 static brg_status partition_sample(brg_analysis *a, const brg_window *w, const brg_partition *p)
 {
     bool timed = a->communication.count > 0 || !a->report->recognition;
-    bool known = a->report->compute_known && timed;
+    bool computes = brg_analysis_computes(a, w), known = computes && timed;
     const struct {
         brg_metric metric;
         int64_t value;
         bool known;
     } values[] = {
         {M_STEP, p->step_ns, true},
-        {M_COMPUTE, p->compute_ns, a->report->compute_known},
+        {M_COMPUTE, p->compute_ns, computes},
         {M_COMMUNICATION, p->communication_ns, timed},
         {M_OVERLAPPED, p->overlapped_ns, known},
         {M_EXPOSED_TOTAL, p->exposed_ns, known},
@@ -208,7 +216,7 @@ static brg_partition typical_of(brg_partition *partitions, size_t n)
 brg_status brg_analysis_timeline(brg_analysis *a)
 {
     brg_status status;
-    size_t n = a->end - a->first;
+    size_t n = a->end - a->first, known = 0;
     brg_partition *partitions = calloc(n, sizeof *partitions);
     if (!partitions)
         return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu steps", a->trace->path, n);
@@ -216,11 +224,17 @@ brg_status brg_analysis_timeline(brg_analysis *a)
     BRG_TRY(communication_collect(a), out);
     BRG_TRY(brg_interval_set_intersect(&a->compute, &a->communication, &a->overlapped), out);
     for (size_t i = 0; i < n; i++) {
-        partitions[i] = partition_of(a, &a->windows[a->first + i]);
-        BRG_TRY(partition_sample(a, &a->windows[a->first + i], &partitions[i]), out);
+        const brg_window *w = &a->windows[a->first + i];
+        const brg_partition p = partition_of(a, w);
+        BRG_TRY(partition_sample(a, w, &p), out);
+        if (brg_analysis_computes(a, w) || !a->report->compute_known)
+            partitions[known++] = p;
     }
+    a->report->steps_without_compute = (uint32_t)(n - known);
+    a->report->compute_known = known > 0 && a->report->compute_known;
     brg_partition *typical = &a->report->typical;
-    *typical = typical_of(partitions, n);
+    if (known)
+        *typical = typical_of(partitions, known);
     if (!a->report->compute_known)
         *typical = (brg_partition){.step_ns = typical->step_ns,
                                    .communication_ns = typical->communication_ns};

@@ -323,6 +323,7 @@ brg_status brg_recognise(const brg_trace *source, const brg_recognise_options *o
     r->trace.buckets = NULL;
     r->trace.nbuckets = 0;
     BRG_TRY(records_copy(source, r), out);
+    BRG_TRY(brg_recognise_kernels(r), out);
     if (!found)
         BRG_TRY(comm_choose(source, &comm, &found), out);
     if (found) {

@@ -78,6 +78,7 @@ typedef struct brg_recognition {
      * nobody knows the end. */
     uint64_t collectives, recognised, unfinished;
     uint64_t untimed, captured; /* of all communicators */
+    uint64_t timed_by_kernels;  /* the same: those whose times are NCCL's kernels', not events' */
     brg_waste *waste;
     size_t nwaste;
 } brg_recognition;

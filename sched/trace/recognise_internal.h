@@ -66,6 +66,10 @@ uint64_t brg_event_elements(const brg_event *event);
 /* recognise_buckets.c: bucket numbers of the events of all steps in use; *nbuckets of them. */
 brg_status brg_pattern_buckets(brg_pattern *pattern, brg_trace_bucket **buckets, size_t *nbuckets);
 
+/* recognise_kernels.c: gives collectives the times of the kernels of NCCL's that they launched, as
+ * far as those are in the trace. */
+brg_status brg_recognise_kernels(brg_recognition *recognition);
+
 /* waste.c: fills `waste` of a recognition whose trace is complete. */
 brg_status brg_waste_find(brg_recognition *recognition, const brg_pattern *pattern,
                           const brg_trace *source);

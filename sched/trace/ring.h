@@ -25,7 +25,8 @@ extern "C" {
 
 typedef enum brg_rec_kind {
     BRG_REC_STEP = 1,    /* one step on the compute stream: brg_zero_grad to the next one */
-    BRG_REC_COMPUTE = 2, /* the trainer's compute; flags = brg_span_kind, aux = name id */
+    BRG_REC_COMPUTE = 2, /* the trainer's compute; flags = brg_span_kind, aux = name id; the shim's:
+                            bytes = how many kernels */
     BRG_REC_READY = 3, /* t0: first gradient of the bucket ready (host call), t1: last one ready on
                           the compute stream. With func ALL_GATHER (optional): t1 = its parameters
                           were updated on the compute stream, the gather may begin */
@@ -36,6 +37,7 @@ typedef enum brg_rec_kind {
     BRG_REC_NORM = 7,      /* gradient norm and clip factor on the compute stream */
     BRG_REC_CLOCK = 8, /* t0 = CLOCK_MONOTONIC, t1 = CLOCK_REALTIME, aux = device clock (or 0) */
     BRG_REC_CALL = 9,  /* host side of a collective that the shim saw, see shim/interpose/shim.h */
+    BRG_REC_NCCL_KERNEL = 10, /* a kernel of NCCL's that the shim saw; aux = name id */
 } brg_rec_kind;
 
 typedef enum brg_func {

@@ -51,6 +51,12 @@ static void optimizers_add(const brg_analysis *a, double *values)
     }
 }
 
+/* False: of some steps nothing is known of compute, and so nothing of what follows from it. */
+static bool computes(const brg_analysis *a)
+{
+    return a->report->compute_known && !a->report->steps_without_compute;
+}
+
 static brg_status rank_fill(const brg_analysis *a, brg_series *series)
 {
     static const brg_metric metrics[BRG_SERIES_METRICS] = {
@@ -64,6 +70,9 @@ static brg_status rank_fill(const brg_analysis *a, brg_series *series)
     brg_status status = BRG_OK;
     series->nsteps = a->end - a->first;
     for (int m = 0; m < BRG_SERIES_METRICS; m++) {
+        if (!computes(a) &&
+            (m == BRG_SERIES_COMPUTE || m == BRG_SERIES_EXPOSED || m == BRG_SERIES_IDLE))
+            continue;
         double *values = series->values[m] = values_new(&status, a);
         if (!values)
             return status;
@@ -94,6 +103,7 @@ static brg_status bucket_fill(const brg_analysis *a, const brg_bucket_report *fr
         } else {
             values_add(a, key, m == BRG_BUCKET_WAIT ? M_WAIT : M_EXPOSED, values, &known);
         }
+        known &= m != BRG_BUCKET_EXPOSED || computes(a);
         if (!known) {
             free(values);
             bucket->values[m] = NULL;

@@ -39,8 +39,8 @@ typedef struct brg_series_bucket {
 
 typedef struct brg_series {
     size_t nsteps;
-    double *values[BRG_SERIES_METRICS];
-    brg_series_bucket *buckets; /* by id */
+    double *values[BRG_SERIES_METRICS]; /* NULL: not known of all steps */
+    brg_series_bucket *buckets;         /* by id */
     size_t nbuckets;
 } brg_series;
 

@@ -5,6 +5,7 @@
  *   real.c      finds NCCL's own functions      state.c    the ring: opened, dropped after fork
  *   comms.c     table of communicators          record.c   from calls to records
  *   runtime.c   the CUDA that is loaded         timing.c   events and the thread that reads them
+ *   cupti.c     finds CUPTI                     kernels.c  records of its activities
  *
  * A call goes: wrapper -> shim_route_of (which NCCL) -> shim_op_begin -> NCCL -> shim_op_end. In
  * the steady state nothing in it allocates, locks or enters the kernel. Locks (slow paths only) are
@@ -139,6 +140,8 @@ typedef struct shim_runtime {
 extern shim_runtime shim_rt; /* once shim_rt_ready */
 extern _Atomic bool shim_rt_ready;
 bool shim_runtime_load(void);
+/* The file of a loaded library whose name begins so. */
+bool shim_mapped_find(const char *prefix, char *path, size_t path_bytes);
 
 /* timing.c */
 /* Reads BRIGADE_SHIM_TIMING and looks for CUDA, which may come with a later communicator. */
@@ -154,5 +157,12 @@ bool shim_timing_add(int *head, const brg_rec *untimed);
 void shim_timing_submit(int pair, int head);
 /* Writes what has finished, if nobody is at it. */
 void shim_timing_harvest(void);
+
+/* kernels.c */
+bool shim_kernels_wanted(void); /* as the environment says */
+/* Begins to record kernels if they are wanted and CUDA is there; says why not, once. */
+void shim_kernels_open(void);
+/* Has CUPTI hand over what it has, if that was long ago. */
+void shim_kernels_flush(void);
 
 #endif

@@ -77,7 +77,8 @@ static bool fill(void *library, bool driver)
 
 typedef struct mapped {
     const char *prefix;
-    char path[512];
+    char *path;
+    size_t path_bytes;
 } mapped;
 
 static int mapped_see(struct dl_phdr_info *info, size_t bytes, void *arg)
@@ -87,16 +88,22 @@ static int mapped_see(struct dl_phdr_info *info, size_t bytes, void *arg)
     const char *name = slash ? slash + 1 : info->dlpi_name;
     if (!name || strncmp(name, m->prefix, strlen(m->prefix)) != 0)
         return 0;
-    snprintf(m->path, sizeof m->path, "%s", info->dlpi_name);
+    snprintf(m->path, m->path_bytes, "%s", info->dlpi_name);
     return 1;
+}
+
+bool shim_mapped_find(const char *prefix, char *path, size_t path_bytes)
+{
+    mapped m = {.prefix = prefix, .path = path, .path_bytes = path_bytes};
+    return dl_iterate_phdr(mapped_see, &m) != 0;
 }
 
 static bool fill_mapped(const char *prefix, bool driver)
 {
-    mapped m = {.prefix = prefix};
-    if (!dl_iterate_phdr(mapped_see, &m))
+    char path[512];
+    if (!shim_mapped_find(prefix, path, sizeof path))
         return false;
-    void *library = dlopen(m.path, RTLD_LAZY | RTLD_NOLOAD);
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     return library && fill(library, driver);
 }
 

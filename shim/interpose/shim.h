@@ -30,6 +30,15 @@
  * BRG_REC_CALL, one for each BRG_REC_COLLECTIVE that has device times, written right after it:
  *   the same, but t0, t1 are the call on the host as described for BRG_REC_UNTIMED.
  *
+ * BRG_REC_COMPUTE and BRG_REC_NCCL_KERNEL, with BRIGADE_SHIM_KERNELS=cupti: kernels by CUPTI's
+ * activity records, the trainer's (flags = BRG_COMPUTE_OTHER) and NCCL's
+ *   t0, t1    CUPTI's times, on CLOCK_MONOTONIC
+ *   stream    10000 * (device + 1) + CUPTI's number of the stream: not the numbers above
+ *   aux       id of the name: qualified, without template arguments and parameters
+ *   bytes     how many kernels it stands for. Kernels of the trainer on one stream that are at most
+ *             2 us apart are one record of up to 100 us, with the name of the longest
+ * Ring info "kernels" = "cupti VERSION FILE" when they are recorded, "kernels_missing" = why not.
+ *
  * The order of records in the ring is that in which they were finished, not that of the calls.
  *
  * Ring info "comm N" describes communicator N:

@@ -11,6 +11,8 @@
 
 #include "shim/interpose/internal.h"
 
+enum { KERNELS_NREC_LOG2 = 20, KERNELS_STRTAB_BYTES = 4 << 20 };
+
 _Atomic int shim_state = SHIM_UNSET;
 brg_ring *shim_ring;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -99,7 +101,11 @@ static brg_ring *ring_open(const char *dir, int rank, int ranks)
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/rank-%d.ring", dir, own) >= (int)sizeof path)
         return NULL;
-    const brg_ring_options options = {.rank = (uint32_t)own, .world = (uint32_t)world};
+    bool kernels = shim_kernels_wanted(); /* thousands a step */
+    const brg_ring_options options = {.rank = (uint32_t)own,
+                                      .world = (uint32_t)world,
+                                      .nrec_log2 = kernels ? KERNELS_NREC_LOG2 : 0,
+                                      .strtab_bytes = kernels ? KERNELS_STRTAB_BYTES : 0};
     brg_ring *ring = NULL;
     if (brg_ring_create(path, &options, &ring) != BRG_OK) {
         shim_complain("%s; nothing is recorded", brg_last_error());
@@ -112,11 +118,17 @@ static brg_ring *ring_open(const char *dir, int rank, int ranks)
     return ring;
 }
 
+static void clocks_open(void)
+{
+    shim_timing_open();
+    shim_kernels_open();
+}
+
 bool shim_open(int rank, int ranks)
 {
     int state = atomic_load_explicit(&shim_state, memory_order_acquire);
     if (state == SHIM_ON)
-        shim_timing_open();
+        clocks_open();
     if (state != SHIM_UNSET)
         return state == SHIM_ON;
     const char *dir = getenv("BRIGADE_TRACE");
@@ -133,6 +145,6 @@ bool shim_open(int rank, int ranks)
     }
     pthread_mutex_unlock(&lock);
     if (state == SHIM_ON)
-        shim_timing_open();
+        clocks_open();
     return state == SHIM_ON;
 }

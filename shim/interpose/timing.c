@@ -391,6 +391,7 @@ static void *reader(void *unused)
             busy = timing->num_waiting > 0;
             pthread_mutex_unlock(&timing->reader_lock);
         }
+        shim_kernels_flush();
         if (last)
             looks_left = busy ? looks_left - 1 : 0;
         if (last && looks_left)

@@ -16,7 +16,8 @@
 struct Trace {
     bool there = false, closed = false;
     uint64_t drops = 0;
-    std::vector<brg_rec> collectives, calls;
+    std::vector<brg_rec> collectives, calls, kernels;
+    std::vector<std::string> names;
     std::vector<std::pair<std::string, std::string>> infos;
 
     explicit Trace(const std::string &path)
@@ -32,7 +33,12 @@ struct Trace {
                 collectives.push_back(trace->recs[i]);
             if (trace->recs[i].kind == BRG_REC_CALL)
                 calls.push_back(trace->recs[i]);
+            if (trace->recs[i].kind == BRG_REC_COMPUTE ||
+                trace->recs[i].kind == BRG_REC_NCCL_KERNEL)
+                kernels.push_back(trace->recs[i]);
         }
+        for (size_t i = 0; i < trace->nnames; i++)
+            names.emplace_back(brg_trace_name(trace, i));
         for (size_t i = 0; i < trace->ninfos; i++)
             infos.emplace_back(trace->infos[i].key, trace->infos[i].value);
         brg_trace_close(trace);

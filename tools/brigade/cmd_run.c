@@ -11,7 +11,7 @@
 enum { MAX_RANKS = 1024 };
 
 static int64_t ranks = 1, port;
-static bool ranks_given, force, no_prefix, dry_run, quiet;
+static bool ranks_given, force, kernels, no_prefix, dry_run, quiet;
 static const char *output;
 static int shim = RUN_SHIM_AUTO;
 static double timeout_s, grace_s = 5;
@@ -45,6 +45,11 @@ static const cli_option options[] = {
      .choices = shim_names,
      .help = "Put libbrigade-shim under the program, which records what it does with NCCL (default "
              "auto: with -o, where the library is found)."},
+    {.name = "kernels",
+     .type = CLI_FLAG,
+     .dest = &kernels,
+     .help = "Have the shim record the program's kernels, too, through CUPTI: what of each bucket "
+             "is exposed is then known. Costs a few microseconds a kernel."},
     {.name = "no-prefix",
      .type = CLI_FLAG,
      .dest = &no_prefix,
@@ -101,6 +106,13 @@ static const cli_command command = {
         "as it "
         "is. Under a program that uses libbrigade, which writes its own trace, the shim is silent. "
         "BRIGADE_SHIM_TIMING=none leaves out device times.\n\n"
+        "--kernels sets BRIGADE_SHIM_KERNELS=cupti and makes the trace larger, 64 MiB a rank. "
+        "CUPTI "
+        "is looked for among what is loaded, beside the program's CUDA runtime and NCCL, in "
+        "CUDA_HOME and by name; BRIGADE_CUPTI names the file. It serves one profiler at a time: "
+        "once torch.profiler or the like begins in the program, there are no kernels of later "
+        "steps, and the report leaves those steps out of what it says of compute. Without CUPTI "
+        "the run goes on without kernels, and the report says why.\n\n"
         "Without -n the program is run as it is, with its trace in DIR if -o is given. This also "
         "works around and inside other launchers.\n\n"
         "  brigade run -n 4 -o trace -- ./trainer --steps 100\n"
@@ -152,8 +164,10 @@ static int prepare(run_config *config, char **trace, char **preload, bool *creat
             return code;
         config->trace = *trace;
     }
-    int code = output ? run_shim_preload(&command, (run_shim)shim, preload) : CLI_OK;
+    run_shim wanted = kernels ? RUN_SHIM_ON : (run_shim)shim;
+    int code = output ? run_shim_preload(&command, wanted, preload) : CLI_OK;
     config->preload = *preload;
+    config->kernels = kernels;
     return code;
 }
 
@@ -170,6 +184,10 @@ static int run_run(int argc, char **argv)
         return cli_fail(&command, CLI_USAGE, "--force has no meaning without --output");
     if (shim == RUN_SHIM_ON && !output)
         return cli_fail(&command, CLI_USAGE, "--shim=on has no meaning without --output");
+    if (kernels && !output)
+        return cli_fail(&command, CLI_USAGE, "--kernels has no meaning without --output");
+    if (kernels && shim == RUN_SHIM_OFF)
+        return cli_fail(&command, CLI_USAGE, "--kernels has no meaning with --shim=off");
     if (port && !ranks_given)
         return cli_fail(&command, CLI_USAGE, "--port has no meaning without --ranks");
     run_config config = {.command = &command,

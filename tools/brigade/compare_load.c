@@ -53,7 +53,8 @@ static brg_status file_take(compare_run *run, const char *path, uint32_t skip, c
             snprintf(c->nothing, sizeof c->nothing, "%s", brg_last_error());
         status = BRG_OK;
     } else if (status == BRG_OK) {
-        double compute = median_of(series.values[BRG_SERIES_COMPUTE], series.nsteps);
+        const double *computes = series.values[BRG_SERIES_COMPUTE];
+        double compute = computes ? median_of(computes, series.nsteps) : 0;
         if (compute < 0) {
             status = brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory", path);
         } else if (compute > c->compute) {

@@ -94,6 +94,8 @@ static json_t *args_of(const writer *w, const timeline_slice *slice)
         json_object_set_new(args, "stream", json_integer(rec->stream));
         json_object_set_new(args, "device", json_integer(w->t->trace->gpu));
     }
+    if (rec->kind == BRG_REC_COMPUTE && rec->bytes)
+        json_object_set_new(args, "kernels", json_integer((json_int_t)rec->bytes));
     if (rec->kind != BRG_REC_COLLECTIVE || !args)
         return args;
     json_t *buckets = json_array();

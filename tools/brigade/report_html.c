@@ -88,7 +88,7 @@ static json_t *lane_json(const timeline *t, const timeline_lane *lane, const win
         json_array_append_new(slices,
                               json_pack("[I,I,I,I,i]", (json_int_t)(slice->t0_ns - w->from_ns),
                                         (json_int_t)(slice->t1_ns - slice->t0_ns), name,
-                                        (json_int_t)timeline_slice_bytes(slice),
+                                        collective ? (json_int_t)timeline_slice_bytes(slice) : 0,
                                         (int)(collective ? LANE_COMM : slice->kind)));
     }
     return json_pack("{s:s,s:o}", "name", timeline_lane_name(t, lane, text), "slices", slices);

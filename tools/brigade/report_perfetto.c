@@ -232,6 +232,8 @@ static void annotations_put(writer *w, const timeline_slice *slice)
 {
     const brg_rec *rec = slice->records[0];
     annotate_uint(w, "step", rec->step);
+    if (rec->kind == BRG_REC_COMPUTE && rec->bytes)
+        annotate_uint(w, "kernels", rec->bytes);
     if (rec->kind != BRG_REC_COLLECTIVE)
         return;
     annotate_text(w, "function", timeline_func_name(rec->func));

@@ -48,6 +48,10 @@ static void exposed_line(const brg_rank_report *data)
         [BRG_EXPOSED_KERNELS] = "from kernel intervals",
     };
     printf("%-10s %s\n", "exposed", from[data->exposed_from]);
+    uint64_t timed = data->recognition->timed_by_kernels;
+    if (timed)
+        printf("%-10s of %" PRIu64 " collectives from NCCL's kernels, of the others from events\n",
+               "times", timed);
 }
 
 static void recognition_line(const brg_recognition *g)

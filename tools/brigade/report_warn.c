@@ -163,6 +163,18 @@ static void warn_of_recognition(report *r, const report_rank *rank)
             id, g->captured);
 }
 
+static void warn_of_kernels(report *r, const report_rank *rank)
+{
+    const char *why = brg_trace_info_get(rank->trace, "kernels_missing");
+    if (why)
+        report_warn(r, "rank %u: no kernels are recorded: %s", rank->trace->rank, why);
+    if (rank->usable && rank->data.steps_without_compute)
+        report_warn(r,
+                    "rank %u: %u of %u steps have no kernels and are left out of what is said of "
+                    "compute (another profiler?)",
+                    rank->trace->rank, rank->data.steps_without_compute, rank->data.steps_used);
+}
+
 static void warn_of_costs(report *r)
 {
     const brg_rank_report *data = &r->shown->data;
@@ -187,6 +199,8 @@ void report_warn_all(report *r)
     const brg_rank_report *data = &r->shown->data;
     warn_of_ranks(r);
     warn_of_recognition(r, r->shown);
+    for (size_t i = 0; i < r->nranks; i++)
+        warn_of_kernels(r, &r->ranks[i]);
     warn_of_costs(r);
     for (size_t i = 0; i < data->nbuckets; i++) {
         warn_of_count(r, &data->buckets[i], REPORT_REDUCE_SCATTERS, "reduce-scatters");

@@ -168,6 +168,8 @@ bool run_env_build(const run_config *config, int rank, run_env *env)
         ok = ok && add(env, "BRIGADE_TRACE=%s", config->trace);
     if (config->preload)
         ok = ok && add(env, "LD_PRELOAD=%s", config->preload);
+    if (config->kernels)
+        ok = ok && add(env, "BRIGADE_SHIM_KERNELS=cupti");
     if (!ok)
         run_env_free(env);
     return ok;

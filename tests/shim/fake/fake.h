@@ -3,6 +3,8 @@
 #ifndef TESTS_SHIM_FAKE_H
 #define TESTS_SHIM_FAKE_H
 
+#include <stdint.h>
+
 void fake_nccl_note(const char *name);
 int fake_nccl_calls(const char *name); /* of the real functions, by whatever name */
 int fake_nccl_launched(void);          /* operations that a real NCCL would have put on a stream */
@@ -12,5 +14,8 @@ void fake_cuda_implicit(int on);      /* asking about the legacy stream fails, a
 void fake_cuda_fail_records(int on);
 int fake_cuda_records(void);
 int fake_cuda_sins(void);
+
+/* A kernel ran; times of CLOCK_MONOTONIC. */
+void fake_cupti_kernel(const char *name, unsigned stream, uint64_t t0_ns, uint64_t t1_ns);
 
 #endif
