@@ -1,37 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shim under C programs on real GPUs, with the real NCCL: results as without it, all that was
  * issued is recorded, with device times. */
+#include "gpu.h"
 #include "interpose.h"
 
 extern "C" {
-#include "sched/device/cuda.h"
-#include "sched/device/device.h"
 #include "sched/status.h"
 }
 
 namespace
 {
 
-enum { STEPS = 20, LAYERS = 4, BUCKETS = 2 };
-
-int devices()
-{
-    brg_device device = {};
-    bool answers = false;
-    int count = 0;
-    if (brg_cuda_open(&device, &answers) != BRG_OK || !answers ||
-        device.rt->get_device_count(&count))
-        return 0;
-    return count;
-}
+enum { RANKS = 2, STEPS = 20, LAYERS = 4, BUCKETS = 2 };
 
 CommandResult run(std::vector<std::string> program, int ranks, const TempDir &dir,
                   const std::string &shim)
 {
     CommandOptions options;
+    options.env = gpu_environment();
     options.env["NCCL_ID_FILE"] = dir.path("id");
-    if (const char *path = getenv("LD_LIBRARY_PATH"))
-        options.env["LD_LIBRARY_PATH"] = path;
     std::vector<std::string> args = {
         "run",    "-q", "--no-prefix", "-n", std::to_string(ranks), "-o", dir.path("trace"),
         "--shim", shim, "--"};
@@ -58,19 +45,21 @@ void expect_timed(const Trace &trace, size_t expected)
 
 TEST(ShimGpu, TrainersGiveTheSameWeightsAndAreRecorded)
 {
-    int ranks = devices() < 2 ? devices() : 2;
-    if (!ranks)
+    const int gpus = gpu_count();
+    if (!gpus)
         GTEST_SKIP() << "no GPU answers: " << brg_last_error();
-    const std::string steps = std::to_string(STEPS);
     for (const char *trainer : {GPU_DDP_TRAINER, GPU_ZERO_TRAINER}) {
+        std::vector<std::string> program = {trainer, std::to_string(STEPS)};
+        if (gpus < RANKS)
+            program = sharing_gpu(program);
         TempDir with, without;
-        CommandResult a = run({trainer, steps}, ranks, with, "on");
-        CommandResult b = run({trainer, steps}, ranks, without, "off");
+        CommandResult a = run(program, RANKS, with, "on");
+        CommandResult b = run(program, RANKS, without, "off");
         EXPECT_EQ(a.code, 0) << a.err;
         EXPECT_EQ(a.out, b.out);
         EXPECT_NE(a.out.find("weights"), std::string::npos);
         size_t expected = STEPS * (trainer == std::string(GPU_DDP_TRAINER) ? LAYERS : 2 * BUCKETS);
-        for (int rank = 0; rank < ranks; rank++)
+        for (int rank = 0; rank < RANKS; rank++)
             expect_timed(Trace(with.path("trace/rank-" + std::to_string(rank) + ".ring")),
                          expected);
     }
@@ -78,7 +67,7 @@ TEST(ShimGpu, TrainersGiveTheSameWeightsAndAreRecorded)
 
 TEST(ShimGpu, AGraphCapturedCollectiveIsLeftAlone)
 {
-    if (!devices())
+    if (!gpu_count())
         GTEST_SKIP() << "no GPU answers: " << brg_last_error();
     TempDir with, without;
     CommandResult a = run({GPU_CAPTURE}, 1, with, "on");
