@@ -335,6 +335,9 @@ template <class Fn> int in_child(Fn fn)
 /* A fault per page, 64 records, would be most of what a record costs. */
 TEST(Ring, FirstRecordsFaultNoPages)
 {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    GTEST_SKIP() << "a sanitizer's own memory faults";
+#endif
     TempDir dir;
     void *page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(page, MAP_FAILED);
