@@ -37,7 +37,7 @@ typedef struct job {
     brg_unique_id id;
     int result;
     brg_status cause;
-    char text[CUDA_TEXT_BYTES]; /* of a failure */
+    char text[THREAD_ERROR_BYTES]; /* of a failure */
 
     pthread_mutex_t lock; /* done, abandoned */
     pthread_cond_t changed;

@@ -6,9 +6,8 @@
 
 #include "sched/device/cuda.h"
 #include "sched/device/cuda_api.h"
+#include "sched/device/thread_error.h"
 #include "sched/status.h"
-
-#define CUDA_TEXT_BYTES 768
 
 /* The libraries (cuda_load.c): filled before a table is handed out, constant from then on. */
 extern brg_cudart cuda_rt;

@@ -27,7 +27,7 @@ static const cuda_library nccl_library = {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
     brg_status status;
-    char text[CUDA_TEXT_BYTES]; /* of the status */
+    char text[THREAD_ERROR_BYTES]; /* of the status */
     bool gpu_answers;
     const brg_kernels *kernels;
 } opened;

@@ -3,21 +3,16 @@
 #include "sched/device/cuda_internal.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
-static _Thread_local char thread_text[CUDA_TEXT_BYTES];
-static _Thread_local brg_status thread_cause;
+static _Thread_local thread_error failure;
 
 int cuda_nccl_fail(int result, brg_status cause, const char *format, ...)
 {
-    char text[CUDA_TEXT_BYTES]; /* the arguments may point into the old text */
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    thread_error_set(&failure, cause, format, args);
     va_end(args);
-    memcpy(thread_text, text, sizeof text);
-    thread_cause = cause;
     return result;
 }
 
@@ -35,12 +30,12 @@ int cuda_nccl_done(int result)
 
 const char *cuda_nccl_text(void)
 {
-    return thread_text;
+    return failure.text;
 }
 
 brg_status brg_cuda_last_cause(void)
 {
-    return thread_cause;
+    return failure.cause;
 }
 
 static int get_version(int *version)
@@ -156,8 +151,8 @@ static int all_to_all_by_peers(const void *send, void *recv, size_t count, int d
     }
     if (!result)
         return cuda_group_end();
-    char text[CUDA_TEXT_BYTES]; /* ending the group may fail with a poorer text */
-    memcpy(text, thread_text, sizeof text);
+    char text[THREAD_ERROR_BYTES]; /* ending the group may fail with a poorer text */
+    memcpy(text, failure.text, sizeof text);
     cuda_group_end();
     return cuda_nccl_fail(result, BRG_OK, "%s", text);
 }
@@ -220,7 +215,7 @@ static const char *error_string(int result)
 
 static const char *last_error(void *comm)
 {
-    return thread_text; /* NCCL keeps one text for all communicators and threads */
+    return failure.text; /* NCCL keeps one text for all communicators and threads */
 }
 
 const brg_nccl *brg_cuda_nccl(void)

@@ -74,7 +74,7 @@ typedef struct shm_header {
     alignas(HOST_LINE) _Atomic uint32_t broken;   /* SHM_WHOLE.. */
     int32_t broken_code, broken_cause;
     uint64_t broken_seq; /* collectives before this one may still succeed */
-    char broken_text[HOST_TEXT_BYTES];
+    char broken_text[THREAD_ERROR_BYTES];
     alignas(HOST_LINE) _Atomic uint32_t arrive; /* these count ranks, over all collectives */
     alignas(HOST_LINE) _Atomic uint32_t meet;
     alignas(HOST_LINE) _Atomic uint32_t depart;
@@ -173,7 +173,7 @@ struct host_comm {
     _Atomic uint64_t next_check_ns;
     _Atomic int error;      /* result code once broken */
     brg_status error_cause; /* these two are written before `error` */
-    char error_text[HOST_TEXT_BYTES];
+    char error_text[THREAD_ERROR_BYTES];
 };
 
 #define HOST_COMM_MAGIC 0x6272636du

@@ -4,36 +4,31 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <math.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-static _Thread_local char thread_text[HOST_TEXT_BYTES];
-static _Thread_local brg_status thread_cause;
+static _Thread_local thread_error failure;
 
 int host_fail(int code, brg_status cause, const char *format, ...)
 {
-    char text[HOST_TEXT_BYTES]; /* the arguments may point into the old text */
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    thread_error_set(&failure, cause, format, args);
     va_end(args);
-    memcpy(thread_text, text, sizeof text);
-    thread_cause = cause;
     return code;
 }
 
 const char *host_thread_error(void)
 {
-    return thread_text;
+    return failure.text;
 }
 
 brg_status brg_host_last_cause(void)
 {
-    return thread_cause;
+    return failure.cause;
 }
 
 uint64_t host_now_ns(void)

@@ -12,7 +12,7 @@ typedef struct host_job { /* a communicator to be made or split, which blocks */
     char name[40];
     int result;
     brg_status cause;
-    char text[HOST_TEXT_BYTES];
+    char text[THREAD_ERROR_BYTES];
     pthread_t thread;
     bool running;
 } host_job;

@@ -17,6 +17,7 @@
 
 #include "sched/device/device.h"
 #include "sched/device/host.h"
+#include "sched/device/thread_error.h"
 #include "sched/status.h"
 
 /* cudaErrorInitializationError (its text is the thread's last error), cudaErrorInvalidDevice */
@@ -25,7 +26,6 @@ enum { BRG_RT_INITIALIZATION = 3, BRG_RT_INVALID_DEVICE = 101 };
 #define HOST_LINE 64 /* bytes of a cache line */
 #define HOST_INLINE_BYTES ((size_t)8 << 10)
 #define HOST_STAGE_BYTES ((size_t)256 << 10) /* one of a rank's two staging buffers */
-#define HOST_TEXT_BYTES 768
 #define HOST_MAX_RANKS 1024
 #define HOST_MAX_DEVICES 1024
 #define HOST_CHECK_NS 200000000ull /* a sleeping rank looks after its peers this often */

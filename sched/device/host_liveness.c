@@ -47,7 +47,7 @@ int host_comm_adopt(host_comm *c)
 
 int host_comm_break(host_comm *c, uint64_t seq, int code, brg_status cause, const char *format, ...)
 {
-    char text[HOST_TEXT_BYTES];
+    char text[THREAD_ERROR_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);

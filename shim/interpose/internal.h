@@ -139,7 +139,7 @@ typedef struct shim_runtime {
 } shim_runtime;
 extern shim_runtime shim_rt; /* once shim_rt_ready */
 extern _Atomic bool shim_rt_ready;
-bool shim_runtime_load(void);
+bool shim_runtime_load(bool insisted); /* complains if there is none */
 /* The file of a loaded library whose name begins so. */
 bool shim_mapped_find(const char *prefix, char *path, size_t path_bytes);
 

@@ -43,8 +43,8 @@ typedef struct {
 } ncclConfig_t;
 
 typedef struct ncclSimInfo ncclSimInfo_t;
-typedef enum { ncclSum = 0, ncclNumOps = 5, ncclMaxRedOp = 0x7fffffff } ncclRedOp_t;
-typedef enum { ncclInt8 = 0, ncclNumTypes = 12 } ncclDataType_t;
+typedef enum { ncclSum = 0, ncclAvg = 4, ncclNumOps = 5, ncclMaxRedOp = 0x7fffffff } ncclRedOp_t;
+typedef enum { ncclInt8 = 0, ncclFloat32 = 7, ncclNumTypes = 12 } ncclDataType_t;
 typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
 #endif
 

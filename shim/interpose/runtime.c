@@ -109,7 +109,7 @@ static bool fill_mapped(const char *prefix, bool driver)
 
 /* Not with a lock: the loader has its own. A thread that comes while another is looking goes
  * without. */
-bool shim_runtime_load(void)
+bool shim_runtime_load(bool insisted)
 {
     static atomic_flag busy = ATOMIC_FLAG_INIT;
     bool found = atomic_load(&shim_rt_ready);
@@ -118,6 +118,8 @@ bool shim_runtime_load(void)
     found = fill(RTLD_DEFAULT, false) || fill_mapped("libcudart.so", false) ||
             fill_mapped("libcuda.so", true);
     atomic_store(&shim_rt_ready, found);
+    if (!found && insisted)
+        shim_complain("BRIGADE_SHIM_TIMING=events, but no CUDA is loaded");
     if (!found)
         atomic_flag_clear(&busy);
     return found;

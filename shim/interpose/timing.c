@@ -117,9 +117,7 @@ void shim_timing_open(void)
 {
     static atomic_flag settled = ATOMIC_FLAG_INIT;
     pthread_once(&once, pools_make);
-    bool found = shim_runtime_load();
-    if (!found && insisted)
-        shim_complain("BRIGADE_SHIM_TIMING=events, but no CUDA is loaded");
+    bool found = shim_runtime_load(insisted);
     if ((wanted && !found) || atomic_flag_test_and_set(&settled))
         return;
     if (timing)

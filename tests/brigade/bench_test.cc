@@ -279,3 +279,20 @@ TEST(Bench, InputsThatCannotBeReadAreNamed)
     write_file(dir.path("model"), "[]");
     EXPECT_EQ(bench({"step", "-m", dir.path("model")}).code, 3);
 }
+
+TEST(Bench, Shim)
+{
+    auto r = brigade({"bench", "shim", "-n", "1", "--pairs", "2", "--json"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.err, "");
+    Json json(r.out);
+    ASSERT_TRUE(json.ok()) << r.out;
+    EXPECT_GT(json.number("untimed_ns"), json.number("direct_ns"));
+    EXPECT_GT(json.number("step_ms"), 0);
+    EXPECT_GT(json.number("traced_step_ms"), 0);
+    EXPECT_LE(json.number("step_ratio_low"), json.number("step_ratio"));
+    EXPECT_GE(json.number("step_ratio_high"), json.number("step_ratio"));
+    r = brigade({"bench", "shim", "-n", "1", "--pairs", "0"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.out.find("DDP"), std::string::npos) << r.out;
+}

@@ -6,35 +6,14 @@
 #include "tests/bucket/fake_graphs.h"
 #include "tests/bucket/rank.h"
 
-extern "C" {
-brg_status brg_context_open_on(const brg_device *tables, const brg_context_options *options,
-                               brg_context **ctx);
-}
-
 inline void run_fake_ranks(int world, const std::function<void(int, brg_context *)> &body,
                            const char *trace_dir = "")
 {
-    brg_unique_id id;
-    ASSERT_OK(brg_unique_id_create(BRG_DEVICE_HOST, &id));
     brg_device device = fake::device();
+    brg_context_options options = {};
+    options.trace_dir = trace_dir;
     fake::violations = 0;
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < world; rank++)
-        threads.emplace_back([&, rank] {
-            brg_context_options mine = {};
-            mine.device = BRG_DEVICE_HOST;
-            mine.world_size = world;
-            mine.rank = mine.local_rank = rank;
-            mine.unique_id = &id;
-            mine.trace_dir = trace_dir;
-            brg_context *ctx = nullptr;
-            EXPECT_OK(brg_context_open_on(&device, &mine, &ctx));
-            if (ctx)
-                body(rank, ctx);
-            brg_context_close(ctx);
-        });
-    for (auto &thread : threads)
-        thread.join();
+    run_ranks(world, body, options, &device);
     EXPECT_EQ(fake::violations, 0);
 }
 

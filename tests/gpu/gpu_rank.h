@@ -48,29 +48,15 @@ inline std::string cannot_run(int world)
 inline void run_gpu_ranks(int world, const std::function<void(int, brg_context *)> &body,
                           const char *trace_dir = "")
 {
-    brg_unique_id id;
-    ASSERT_OK(brg_unique_id_create(BRG_DEVICE_CUDA, &id));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < world; rank++)
-        threads.emplace_back([&, rank] {
-            brg_context_options mine = {};
-            mine.device = BRG_DEVICE_CUDA;
-            mine.world_size = world;
-            mine.rank = mine.local_rank = rank;
-            mine.unique_id = &id;
-            mine.trace_dir = trace_dir;
-            brg_context *ctx = nullptr;
-            EXPECT_OK(brg_context_open(&mine, &ctx));
-            if (ctx) {
-                /* This thread puts its own work on the context's device too. */
-                const brg_runtime *rt = brg_context_device_tables(ctx)->rt;
-                EXPECT_EQ(rt->set_device(with_stand_in() ? 0 : rank), BRG_RT_OK);
-                body(rank, ctx);
-            }
-            brg_context_close(ctx);
-        });
-    for (auto &thread : threads)
-        thread.join();
+    brg_context_options options = {};
+    options.trace_dir = trace_dir;
+    auto on_device = [&](int rank, brg_context *ctx) {
+        /* This thread puts its own work on the context's device too. */
+        const brg_runtime *rt = brg_context_device_tables(ctx)->rt;
+        EXPECT_EQ(rt->set_device(with_stand_in() ? 0 : rank), BRG_RT_OK);
+        body(rank, ctx);
+    };
+    run_ranks(world, on_device, options, nullptr, BRG_DEVICE_CUDA);
 }
 
 /* A trainer whose gradients are computed by kernels on two streams, with one optimizer for all. */

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -329,6 +330,36 @@ template <class Fn> int in_child(Fn fn)
     int code = 0;
     waitpid(child, &code, 0);
     return WIFEXITED(code) ? WEXITSTATUS(code) : 100 + WTERMSIG(code);
+}
+
+/* A fault per page, 64 records, would be most of what a record costs. */
+TEST(Ring, FirstRecordsFaultNoPages)
+{
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    GTEST_SKIP() << "a sanitizer's own memory faults";
+#endif
+    TempDir dir;
+    void *page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(page, MAP_FAILED);
+    bool known = !madvise(page, 4096, 23 /* MADV_POPULATE_WRITE */);
+    munmap(page, 4096);
+    if (!known)
+        GTEST_SKIP() << "this kernel cannot make pages writable ahead";
+    brg_ring_options options = options_of();
+    brg_ring *ring;
+    ASSERT_EQ(brg_ring_create(dir.path("rank-0.ring").c_str(), &options, &ring), BRG_OK)
+        << brg_last_error();
+    const long records = 1 << BRG_RING_NREC_LOG2_DEFAULT, pages = records / 64;
+    brg_rec rec{};
+    struct rusage before, after;
+    brg_ring_put(ring, &rec); /* the code's own page */
+    getrusage(RUSAGE_THREAD, &before);
+    for (long i = 0; i < records; i++)
+        brg_ring_put(ring, &rec);
+    getrusage(RUSAGE_THREAD, &after);
+    /* The kernel may have written the file out meanwhile; what is dirtied after that faults. */
+    EXPECT_LT(after.ru_minflt - before.ru_minflt, pages / 2);
+    brg_ring_close(ring);
 }
 
 TEST(Ring, FileSizeLimitFailsAtCreation)

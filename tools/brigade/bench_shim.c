@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* brigade bench shim: what libbrigade-shim adds to a call of NCCL. */
+/* brigade bench shim: what libbrigade-shim adds to a call of NCCL, and to a step. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +10,13 @@
 #include "sched/trace/ring.h"
 #include "shim/interpose/nccl_api.h"
 #include "tools/brigade/bench.h"
+#include "tools/brigade/bench_shim_step.h"
 #include "tools/brigade/cli.h"
 #include "tools/brigade/run.h"
 
 enum { CALLS = 512, GROUP = 8 }; /* of a round: no more than the shim has pairs of events */
 
-static int64_t rounds = 51;
+static int64_t rounds = 51, pairs = 150;
 static bool json;
 
 static const cli_option options[] = {
@@ -27,17 +28,26 @@ static const cli_option options[] = {
      .min = 1,
      .max = 100000,
      .help = "Rounds to measure; the median counts (default: 51)."},
+    {.name = "pairs",
+     .type = CLI_INT,
+     .dest = &pairs,
+     .metavar = "N",
+     .max = 10000,
+     .help = "Pairs of blocks of 4 steps with and without the shim; 0: none (default: 150)."},
     {.name = "json", .type = CLI_FLAG, .dest = &json, .help = "Print one JSON document."},
     {.name = NULL},
 };
 
 static const cli_command command = {
     .name = "bench shim",
-    .summary = "What libbrigade-shim adds to a call of NCCL.",
+    .summary = "What libbrigade-shim adds to a call of NCCL and to a step.",
     .usage = "[options]",
-    .details = "Calls an NCCL and a CUDA runtime that do nothing, directly and through the shim: "
-               "with records only, with device times, and with device times in groups of 8. A real "
-               "CUDA runtime adds what its own calls cost, two cudaEventRecord for a launch.",
+    .details =
+        "Calls an NCCL and a CUDA runtime that do nothing, directly and through the shim: "
+        "with records only, with device times, and with device times in groups of 8. A real "
+        "CUDA runtime adds what its own calls cost, two cudaEventRecord for a launch. Then a "
+        "data-parallel step of two ranks on libbrigade-host, with device times and past the "
+        "shim in turn: the median ratio and its 95% confidence interval.",
     .options = options,
 };
 
@@ -96,81 +106,127 @@ static double median_ns(const calls *c, bool grouped, bool pause)
     return median;
 }
 
-/* The shim sets itself up once per process: one process per case. `timing` NULL: without it. */
-static double case_run(const char *null_nccl, const char *shim, const char *timing, bool grouped,
-                       const char *dir)
+typedef struct bench_case {
+    const char *key, *text;
+    const char *timing; /* NULL: without the shim */
+    bool grouped, step;
+} bench_case;
+
+typedef struct outcome {
+    double call_ns;
+    bench_shim_steps steps;
+} outcome;
+
+/* Files of the libraries. */
+typedef struct files {
+    char *null_nccl, *shim, *host;
+} files;
+
+static double calls_run(const bench_case *which, const files *where)
 {
     calls c;
-    void *nccl = dlopen(null_nccl, RTLD_NOW | RTLD_GLOBAL), *library = NULL;
-    if (timing) {
-        setenv("BRIGADE_TRACE", dir, 1);
-        setenv("BRIGADE_SHIM_TIMING", timing, 1);
-        setenv("RANK", "0", 1);
-        setenv("WORLD_SIZE", "2", 1);
-        library = dlopen(shim, RTLD_NOW | RTLD_LOCAL);
-    }
-    if (!nccl || (timing && !library)) {
+    void *nccl = dlopen(where->null_nccl, RTLD_NOW | RTLD_GLOBAL), *library = NULL;
+    if (which->timing)
+        library = dlopen(where->shim, RTLD_NOW | RTLD_LOCAL);
+    if (!nccl || (which->timing && !library)) {
         fprintf(stderr, "brigade bench shim: %s\n", dlerror());
         return -1;
     }
-    bool timed = timing && timing[0] == 'e';
-    return look_up(timing ? library : nccl, timing ? "nccl" : "pnccl", &c)
-               ? median_ns(&c, grouped, timed)
+    bool timed = which->timing && which->timing[0] == 'e';
+    return look_up(which->timing ? library : nccl, which->timing ? "nccl" : "pnccl", &c)
+               ? median_ns(&c, which->grouped, timed)
                : -1;
 }
 
-static double in_child(const char *null_nccl, const char *shim, const char *timing, bool grouped)
+static bool case_run(const bench_case *which, const files *where, const char *dir, outcome *out)
+{
+    unsetenv("BRIGADE_NCCL_LIB");
+    if (which->timing) {
+        setenv("BRIGADE_TRACE", dir, 1);
+        setenv("BRIGADE_SHIM_TIMING", which->timing, 1);
+        setenv("RANK", "0", 1);
+        setenv("WORLD_SIZE", "2", 1);
+    }
+    if (which->step)
+        return bench_shim_steps_run(where->host, where->shim, (int)pairs, &out->steps);
+    out->call_ns = calls_run(which, where);
+    return out->call_ns >= 0;
+}
+
+/* The shim sets itself up once per process: one process per case. */
+static bool in_child(const bench_case *which, const files *where, outcome *out)
 {
     const char *tmp = getenv("TMPDIR");
     char dir[1024], path[1100];
     int ends[2];
-    double ns = -1;
     snprintf(dir, sizeof dir, "%s/brigade-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(dir) || pipe(ends))
-        return -1;
+        return false;
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        ns = case_run(null_nccl, shim, timing, grouped, dir);
-        _exit(write(ends[1], &ns, sizeof ns) == sizeof ns ? 0 : 1);
+        bool ran = case_run(which, where, dir, out);
+        _exit(ran && write(ends[1], out, sizeof *out) == sizeof *out ? 0 : 1);
     }
     close(ends[1]);
-    if (child < 0 || read(ends[0], &ns, sizeof ns) != sizeof ns)
-        ns = -1;
+    bool ran = child > 0 && read(ends[0], out, sizeof *out) == sizeof *out;
     close(ends[0]);
     if (child > 0)
         waitpid(child, NULL, 0);
     snprintf(path, sizeof path, "%s/rank-0.ring", dir);
-    unlink(path);
+    bool traced = !unlink(path);
     rmdir(dir);
-    return ns;
+    return ran && traced == (which->timing != NULL);
 }
 
-static int measure(const char *null_nccl, const char *shim)
+static int calls_measure(const files *where)
 {
-    static const struct {
-        const char *key, *text, *timing;
-        bool grouped;
-    } cases[] = {{"direct_ns", "direct", NULL, false},
-                 {"untimed_ns", "through the shim, records only", "none", false},
-                 {"timed_ns", "through the shim, with device times", "events", false},
-                 {"timed_group_ns", "the same, in groups of 8", "events", true}};
-    if (json)
-        printf("{\"schema\":1,\"rounds\":%lld,\"calls\":%d", (long long)rounds, CALLS);
+    static const bench_case cases[] = {
+        {"direct_ns", "direct", NULL, false, false},
+        {"untimed_ns", "through the shim, records only", "none", false, false},
+        {"timed_ns", "through the shim, with device times", "events", false, false},
+        {"timed_group_ns", "the same, in groups of 8", "events", true, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double ns = in_child(null_nccl, shim, cases[i].timing, cases[i].grouped);
-        if (ns < 0)
+        outcome got = {0};
+        if (!in_child(&cases[i], where, &got))
             return cli_fail(&command, CLI_FINDING, "case '%s' did not run", cases[i].text);
         if (json)
-            printf(",\"%s\":%.1f", cases[i].key, ns);
+            printf(",\"%s\":%.1f", cases[i].key, got.call_ns);
         else
-            printf("%-36s %8.1f ns a call\n", cases[i].text, ns);
+            printf("%-36s %8.1f ns a call\n", cases[i].text, got.call_ns);
     }
-    if (json)
-        printf("}\n");
-    else
+    if (!json)
         printf("(medians of %lld rounds of %d calls)\n", (long long)rounds, CALLS);
     return CLI_OK;
+}
+
+static int step_measure(const files *where)
+{
+    static const bench_case step = {.timing = "events", .step = true};
+    outcome got = {0};
+    if (!in_child(&step, where, &got))
+        return cli_fail(&command, CLI_FINDING, "the data-parallel step did not run");
+    const bench_shim_steps *s = &got.steps;
+    printf(json
+               ? ",\"all_reduces\":%d,\"step_ms\":%.4f,\"traced_step_ms\":%.4f,\"step_ratio\":%.5f,"
+                 "\"step_ratio_low\":%.5f,\"step_ratio_high\":%.5f"
+               : "DDP step of %d all-reduces: %.3f ms, under trace %.3f ms: %.4fx (95%%: %.4f to "
+                 "%.4f)\n",
+           BENCH_SHIM_BUCKETS, s->plain_ns / 1e6, s->traced_ns / 1e6, s->ratio, s->low, s->high);
+    return CLI_OK;
+}
+
+static int measure(const files *where)
+{
+    if (json)
+        printf("{\"schema\":1,\"rounds\":%lld,\"calls\":%d,\"pairs\":%lld", (long long)rounds,
+               CALLS, (long long)pairs);
+    int code = calls_measure(where);
+    if (code == CLI_OK && pairs)
+        code = step_measure(where);
+    if (json)
+        printf("}\n");
+    return code;
 }
 
 static int run(int argc, char **argv)
@@ -180,15 +236,18 @@ static int run(int argc, char **argv)
         return code;
     if (first < argc)
         return cli_fail(&command, CLI_USAGE, "unexpected argument '%s'", argv[first]);
-    char *shim = run_library_find(RUN_SHIM_FILE);
-    char *null_nccl = run_library_find("libbrigade-null-nccl.so");
-    if (shim && null_nccl)
-        code = measure(null_nccl, shim);
-    else
-        code = cli_fail(&command, CLI_FINDING, "%s is not beside the command",
-                        shim ? "libbrigade-null-nccl.so" : RUN_SHIM_FILE);
-    free(shim);
-    free(null_nccl);
+    files where = {.null_nccl = run_library_find("libbrigade-null-nccl.so"),
+                   .shim = run_library_find(RUN_SHIM_FILE),
+                   .host = pairs ? run_library_find("libbrigade-host.so.1") : NULL};
+    const char *missing = !where.shim            ? RUN_SHIM_FILE
+                          : !where.null_nccl     ? "libbrigade-null-nccl.so"
+                          : pairs && !where.host ? "libbrigade-host.so.1"
+                                                 : NULL;
+    code = missing ? cli_fail(&command, CLI_FINDING, "%s is not beside the command", missing)
+                   : measure(&where);
+    free(where.null_nccl);
+    free(where.shim);
+    free(where.host);
     return cli_finish(&command, code);
 }
 

@@ -11,7 +11,7 @@ char *run_library_find(const char *file)
 {
     /* Seen from the command's directory: beside it, installed, built. */
     static const char *const places[] = {"", "../" BRIGADE_LIBDIR "/", "../lib/",
-                                         "../../shim/interpose/"};
+                                         "../../shim/interpose/", "../../shim/host/"};
     char self[PATH_MAX], path[2 * PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0)
