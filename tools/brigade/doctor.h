@@ -29,6 +29,7 @@ typedef struct doctor_nccl_copy {
     char *path;
     int version;   /* 22809 is 2.28.9; 0: unknown */
     bool embedded; /* linked into something else */
+    bool host;     /* libbrigade-host under its own name or NCCL's */
 } doctor_nccl_copy;
 
 typedef struct doctor {
