@@ -211,15 +211,47 @@ TEST(Doctor, SettingsInFiles)
 {
     TempDir dir;
     std::string file = dir.path("conf");
-    write_file(file, "# comment\n NCCL_ALGO = Ring # too\n\nNCCL_PROTO=LL\nnonsense\n");
+    write_file(file, "# comment\nNCCL_ALGO=Ring\n\nNCCL_PROTO=LL\nnonsense\n");
     Doctor d(Env{{"NCCL_CONF_FILE", file}, {"NCCL_ALGO", "Tree"}, {"NCCL_PROTO", "LL"}});
     auto conflict = d.find("NCCL's files", "NCCL_ALGO is Tree in the environment and Ring in");
     expect(conflict, "warn");
     expect(d.find("NCCL's files", "line 5"), "warn");
     EXPECT_EQ(d.find("NCCL's files", "NCCL_PROTO").state, "missing");
+    EXPECT_NE(conflict.text.find("conf, line 2"), std::string::npos) << conflict.text;
     write_file(file, "NCCL_ALGO=Ring\n");
     expect(Doctor(Env{{"NCCL_CONF_FILE", file}}).find("NCCL's files", "none against another"),
            "pass");
+}
+
+TEST(Doctor, SpacesInFilesBelongToTheNames)
+{
+    TempDir dir;
+    std::string file = dir.path("conf");
+    write_file(file, "NCCL_IB_DISABLE = 1\nNCCL_ALGO=Ring # why\n");
+    Doctor d(Env{{"NCCL_CONF_FILE", file}});
+    expect(d.find("NCCL's files", "line 1: NCCL takes the spaces"), "warn");
+    expect(d.find("NCCL's files", "line 2: NCCL takes the comment"), "warn");
+    EXPECT_EQ(d.find("brakes", "NCCL_IB_DISABLE").state, "missing");
+}
+
+TEST(Doctor, BrakesInFiles)
+{
+    TempDir dir;
+    std::string file = dir.path("conf");
+    write_file(file, "# left from a search\nNCCL_P2P_DISABLE=1\nNCCL_SHM_DISABLE=1\n");
+    Doctor d(Env{{"NCCL_CONF_FILE", file}, {"NCCL_SHM_DISABLE", "0"}});
+    expect(d.find("brakes", "NCCL_P2P_DISABLE=1 in " + file + ", line 2: "), "warn");
+    EXPECT_EQ(d.find("brakes", "NCCL_SHM_DISABLE").state, "missing"); /* the environment counts */
+    write_file(dir.path(".nccl.conf"), "NCCL_IB_DISABLE=1\n");
+    auto r = Command({"/usr/bin/env", "HOME=" + dir.path(), BRIGADE_COMMAND, "doctor", "--json"});
+    EXPECT_NE(r.wait().out.find(".nccl.conf, line 1: "), std::string::npos);
+}
+
+TEST(Doctor, FileOfSettingsThatIsMissing)
+{
+    expect(Doctor(Env{{"NCCL_CONF_FILE", "/no/such.conf"}})
+               .find("NCCL's files", "NCCL_CONF_FILE=/no/such.conf cannot be read: No such file"),
+           "fail");
 }
 
 TEST(Doctor, VariablesThatCostSpeed)

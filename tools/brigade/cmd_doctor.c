@@ -72,6 +72,7 @@ static int run(int argc, char **argv)
     doctor_nccl(&d, opt.binary);
     doctor_plugins(&d);
     doctor_variables(&d);
+    doctor_nccl_files(&d);
     doctor_nccl_variables(&d);
     doctor_gpus(&d);
     doctor_machine(&d);
