@@ -132,8 +132,8 @@ TEST(Doctor, NcclVersionsInFiles)
     TempDir dir;
     std::string file = dir.path("libtorch_cuda.so");
     auto check = [&](const std::string &version, const char *words = "") {
-        write_file(file,
-                   std::string("NCCL version %s\0", 16) + "NCCL version " + version + "+cuda13.0");
+        write_file(file, read_file(BRIGADE_PLUGIN) + std::string("NCCL version %s\0", 16) +
+                             "NCCL version " + version + "+cuda13.0");
         return Doctor({}, {"--binary", file}).find("NCCL", words);
     };
     expect(check("2.28.9", "libtorch_cuda.so is 2.28.9"), "pass");
@@ -141,9 +141,44 @@ TEST(Doctor, NcclVersionsInFiles)
     expect(check("2.28.7", "hang at scale"), "warn");
     expect(check("2.18.6", "is 2.18.6"), "fail");
     expect(Doctor({}, {"-b", file}).find("static NCCL"), "warn");
-    write_file(file, "nothing of the kind");
-    expect(Doctor({}, {"-b", file}).find("NCCL", "no NCCL linked in"), "pass");
-    expect(Doctor({}, {"-b", dir.path("missing")}).find("NCCL", "cannot be read"), "fail");
+    expect(Doctor({}, {"-b", BRIGADE_PLUGIN}).find("NCCL", "no NCCL linked in"), "pass");
+    expect(Doctor({}, {"-b", dir.path("missing")}).find("NCCL", "cannot be read: No such file"),
+           "fail");
+}
+
+TEST(Doctor, FileThatIsNoElfFile)
+{
+    TempDir dir;
+    std::string file = dir.path("train.py");
+    write_file(file, "#!/usr/bin/env python\n");
+    expect(Doctor({}, {"-b", file}).find("NCCL", "train.py is not an ELF file"), "fail");
+    expect(Doctor({}, {"-b", dir.path()}).find("NCCL", "is not an ELF file"), "fail");
+    write_file(file, "");
+    expect(Doctor({}, {"-b", file}).find("NCCL", "is not an ELF file"), "fail");
+    write_file(file, read_file(BRIGADE_PLUGIN).substr(0, 100)); /* cut off: nothing to find */
+    EXPECT_EQ(Doctor({}, {"-b", file}).find("NCCL", "no NCCL linked in").state, "pass");
+    file = dir.path("libnccl_static.a");
+    write_file(file, "!<arch>\nNCCL version 2.28.9+cuda13.0");
+    expect(Doctor({}, {"-b", file}).find("NCCL", "libnccl_static.a is 2.28.9"), "pass");
+}
+
+TEST(Doctor, HostEngineInPlaceOfNccl)
+{
+    const char *words = "collectives run over shared memory on the CPU";
+    TempDir dir;
+    std::string alias = dir.path("libnccl.so.2");
+    expect(Doctor({}, {"-b", BRIGADE_HOST_LIBRARY}).find("NCCL", words), "pass");
+    expect(Doctor({}, {"-b", BRIGADE_SHIM_FIRST}).find("NCCL", words), "pass");
+    write_file(alias, read_file(BRIGADE_HOST_LIBRARY)); /* a copy under NCCL's name */
+    expect(Doctor({}, {"-b", alias}).find("NCCL", words), "pass");
+}
+
+TEST(Doctor, ShimLinkedBehindNccl)
+{
+    auto late = Doctor({}, {"-b", BRIGADE_SHIM_LATE}).find("link order", "before libbrigade-shim");
+    expect(late, "fail");
+    EXPECT_NE(late.fix.find("-lbrigade-shim before"), std::string::npos);
+    EXPECT_EQ(Doctor({}, {"-b", BRIGADE_SHIM_FIRST}).find("link order").state, "missing");
 }
 
 TEST(Doctor, PluginsAreChosenByNcclsVersion)
@@ -152,7 +187,7 @@ TEST(Doctor, PluginsAreChosenByNcclsVersion)
     std::string nccl = dir.path("libnccl.so.2");
     auto check = [&](const std::string &version, const std::string &plugin,
                      const char *variable = "NCCL_PROFILER_PLUGIN") {
-        write_file(nccl, "NCCL version " + version + "+cuda13.0");
+        write_file(nccl, read_file(BRIGADE_PLUGIN) + "NCCL version " + version + "+cuda13.0");
         return Doctor(Env{{variable, plugin}}, {"-b", nccl})
             .find(std::string(variable) == "NCCL_TUNER_PLUGIN" ? "tuner plugin"
                                                                : "profiler plugin");
@@ -176,15 +211,47 @@ TEST(Doctor, SettingsInFiles)
 {
     TempDir dir;
     std::string file = dir.path("conf");
-    write_file(file, "# comment\n NCCL_ALGO = Ring # too\n\nNCCL_PROTO=LL\nnonsense\n");
+    write_file(file, "# comment\nNCCL_ALGO=Ring\n\nNCCL_PROTO=LL\nnonsense\n");
     Doctor d(Env{{"NCCL_CONF_FILE", file}, {"NCCL_ALGO", "Tree"}, {"NCCL_PROTO", "LL"}});
     auto conflict = d.find("NCCL's files", "NCCL_ALGO is Tree in the environment and Ring in");
     expect(conflict, "warn");
     expect(d.find("NCCL's files", "line 5"), "warn");
     EXPECT_EQ(d.find("NCCL's files", "NCCL_PROTO").state, "missing");
+    EXPECT_NE(conflict.text.find("conf, line 2"), std::string::npos) << conflict.text;
     write_file(file, "NCCL_ALGO=Ring\n");
     expect(Doctor(Env{{"NCCL_CONF_FILE", file}}).find("NCCL's files", "none against another"),
            "pass");
+}
+
+TEST(Doctor, SpacesInFilesBelongToTheNames)
+{
+    TempDir dir;
+    std::string file = dir.path("conf");
+    write_file(file, "NCCL_IB_DISABLE = 1\nNCCL_ALGO=Ring # why\n");
+    Doctor d(Env{{"NCCL_CONF_FILE", file}});
+    expect(d.find("NCCL's files", "line 1: NCCL takes the spaces"), "warn");
+    expect(d.find("NCCL's files", "line 2: NCCL takes the comment"), "warn");
+    EXPECT_EQ(d.find("brakes", "NCCL_IB_DISABLE").state, "missing");
+}
+
+TEST(Doctor, BrakesInFiles)
+{
+    TempDir dir;
+    std::string file = dir.path("conf");
+    write_file(file, "# left from a search\nNCCL_P2P_DISABLE=1\nNCCL_SHM_DISABLE=1\n");
+    Doctor d(Env{{"NCCL_CONF_FILE", file}, {"NCCL_SHM_DISABLE", "0"}});
+    expect(d.find("brakes", "NCCL_P2P_DISABLE=1 in " + file + ", line 2: "), "warn");
+    EXPECT_EQ(d.find("brakes", "NCCL_SHM_DISABLE").state, "missing"); /* the environment counts */
+    write_file(dir.path(".nccl.conf"), "NCCL_IB_DISABLE=1\n");
+    auto r = Command({"/usr/bin/env", "HOME=" + dir.path(), BRIGADE_COMMAND, "doctor", "--json"});
+    EXPECT_NE(r.wait().out.find(".nccl.conf, line 1: "), std::string::npos);
+}
+
+TEST(Doctor, FileOfSettingsThatIsMissing)
+{
+    expect(Doctor(Env{{"NCCL_CONF_FILE", "/no/such.conf"}})
+               .find("NCCL's files", "NCCL_CONF_FILE=/no/such.conf cannot be read: No such file"),
+           "fail");
 }
 
 TEST(Doctor, VariablesThatCostSpeed)
@@ -241,6 +308,16 @@ TEST(DoctorOfCommand, SeesTheLibrariesOfWhatItStarts)
                   "LD_PRELOAD=" + nccl + " BRIGADE_LOG=loud /bin/sh -c '/bin/true; /bin/true'; :"});
     expect(d.find("NCCL", "libnccl.so.2 is 2.28.3"), "fail");
     expect(d.find("BRIGADE_ variables", "BRIGADE_LOG=loud"), "fail");
+}
+
+TEST(DoctorOfCommand, LinkedWithTheHostEngineAndTheShim)
+{
+    if (!can_observe())
+        GTEST_SKIP() << "the system does not let processes be observed";
+    Doctor late({}, {"--", BRIGADE_SHIM_LATE}), first({}, {"--", BRIGADE_SHIM_FIRST});
+    expect(late.find("link order", "doctor-shim-late names libbrigade-host.so.1"), "fail");
+    EXPECT_EQ(first.find("link order").state, "missing");
+    expect(first.find("NCCL", "run over shared memory on the CPU"), "pass");
 }
 
 TEST(DoctorOfCommand, ThatCannotBeRun)

@@ -17,7 +17,8 @@ static const cli_option options[] = {
      .type = CLI_STRING,
      .dest = &opt.binary,
      .metavar = "FILE",
-     .help = "Look into this program or library for an NCCL that is linked in, too."},
+     .help = "Look into this program or library, too: is NCCL linked in, is libbrigade-shim linked "
+             "before it?"},
     {.name = NULL},
 };
 
@@ -71,6 +72,7 @@ static int run(int argc, char **argv)
     doctor_nccl(&d, opt.binary);
     doctor_plugins(&d);
     doctor_variables(&d);
+    doctor_nccl_files(&d);
     doctor_nccl_variables(&d);
     doctor_gpus(&d);
     doctor_machine(&d);

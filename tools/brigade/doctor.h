@@ -29,7 +29,14 @@ typedef struct doctor_nccl_copy {
     char *path;
     int version;   /* 22809 is 2.28.9; 0: unknown */
     bool embedded; /* linked into something else */
+    bool host;     /* libbrigade-host under its own name or NCCL's */
 } doctor_nccl_copy;
+
+/* A variable that one of NCCL's files sets. */
+typedef struct doctor_setting {
+    char *name, *value;
+    char *where; /* "/etc/nccl.conf, line 3" */
+} doctor_setting;
 
 typedef struct doctor {
     doctor_finding *findings;
@@ -38,6 +45,8 @@ typedef struct doctor {
     size_t nmapped;
     doctor_nccl_copy *copies;
     size_t ncopies;
+    doctor_setting *settings; /* those that count first, first */
+    size_t nsettings;
     bool no_memory;
 } doctor;
 
@@ -57,12 +66,17 @@ void doctor_observed_take(doctor *d);
 void doctor_nccl(doctor *d, const char *binary); /* doctor_nccl.c: fills d->copies */
 void doctor_plugins(doctor *d);                  /* doctor_plugins.c: of the first copy */
 void doctor_variables(doctor *d);                /* doctor_variables.c: BRIGADE_* */
-void doctor_nccl_variables(doctor *d);           /* doctor_nccl_env.c: NCCL_*, CUDA_* */
+void doctor_nccl_files(doctor *d);               /* doctor_nccl_files.c: fills d->settings */
+void doctor_nccl_variables(doctor *d);           /* doctor_nccl_env.c: what costs speed */
 void doctor_machine(doctor *d);                  /* doctor_machine.c */
 void doctor_gpus(doctor *d);                     /* doctor_gpus.c */
 
 /* The version in the file, by the text that NCCL carries for this purpose; 0: none. */
 int doctor_nccl_version(const char *path);
+
+/* What NCCL finds under this name, in the environment or else in its files, and where that is;
+ * NULL: nothing. */
+const char *doctor_nccl_value(const doctor *d, const char *name, const char **where);
 
 /* doctor_output.c */
 void doctor_text(const doctor *d);

@@ -2,6 +2,7 @@
 /* Which NCCL there is: how many copies, which versions, linked in or not. */
 #include <ctype.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <link.h>
 #include <stdio.h>
@@ -12,10 +13,12 @@
 #include <unistd.h>
 
 #include "tools/brigade/doctor.h"
+#include "tools/brigade/elf_file.h"
 
 #define CHECK "NCCL"
 /* NCCL keeps this text, followed by its version, so that `strings` shows it. */
 #define VERSION_TEXT "NCCL version "
+#define HOST_TEXT ": collectives run over shared memory on the CPU"
 enum { OLDEST = 21900 };
 
 static int version_parse(const char *text, const char *end)
@@ -76,10 +79,14 @@ static void copy_add(doctor *d, const char *path, int version)
         free(real);
         return;
     }
-    grown[d->ncopies++] =
-        (doctor_nccl_copy){.path = real,
-                           .version = version,
-                           .embedded = strncmp(base_name(path), "libnccl", strlen("libnccl")) != 0};
+    elf_file file;
+    elf_look(real, &file);
+    bool host = elf_is_host(real) || elf_is_host(file.soname);
+    grown[d->ncopies++] = (doctor_nccl_copy){
+        .path = real,
+        .version = version,
+        .host = host,
+        .embedded = !host && strncmp(base_name(path), "libnccl", strlen("libnccl")) != 0};
 }
 
 /* What the loader would give to a program. A library that loads tells its version itself. */
@@ -114,22 +121,53 @@ static bool worth_reading(const char *path)
     return !strstr(name, ".so");
 }
 
+/* The loader takes a function from the first library in this order that has it. */
+static void order_judge(doctor *d, const char *path, const elf_file *file)
+{
+    if (file->shim_late)
+        doctor_note(d, "link order", DOCTOR_FAIL,
+                    "link with -lbrigade-shim before -lnccl or -lbrigade-host",
+                    "%s names %s before libbrigade-shim, which, unless it is preloaded, thus sees "
+                    "nothing of its calls",
+                    path, file->nccl);
+}
+
+/* The file that the user has named. */
+static void binary_look(doctor *d, const char *binary)
+{
+    elf_file file;
+    int version = doctor_nccl_version(binary);
+    elf_kind kind = elf_look(binary, &file);
+    if (kind == ELF_UNREADABLE)
+        doctor_note(d, CHECK, DOCTOR_FAIL, "name a file that can be read", "%s cannot be read: %s",
+                    binary, strerror(errno));
+    else if (kind == ELF_OTHER && !file.archive)
+        doctor_note(d, CHECK, DOCTOR_FAIL,
+                    "name the program itself (of a script: its interpreter), or a library",
+                    "%s is not an ELF file of this machine: neither a program nor a library",
+                    binary);
+    else if (version || elf_is_host(file.soname))
+        copy_add(d, binary, version);
+    else if (file.nccl[0])
+        doctor_note(d, CHECK, DOCTOR_PASS, NULL, "%s is linked with %s%s", binary, file.nccl,
+                    elf_is_host(file.nccl) ? HOST_TEXT : "");
+    else
+        doctor_note(d, CHECK, DOCTOR_PASS, NULL, "%s has no NCCL linked in", binary);
+    if (kind == ELF_DYNAMIC)
+        order_judge(d, binary, &file);
+}
+
 static void copies_collect(doctor *d, const char *binary)
 {
-    if (binary) {
-        int version = doctor_nccl_version(binary);
-        if (access(binary, R_OK))
-            doctor_note(d, CHECK, DOCTOR_FAIL, "name a file that can be read", "%s cannot be read",
-                        binary);
-        else if (version)
-            copy_add(d, binary, version);
-        else
-            doctor_note(d, CHECK, DOCTOR_PASS, NULL, "%s has no NCCL linked in", binary);
-    }
+    if (binary)
+        binary_look(d, binary);
     for (size_t i = 0; i < d->nmapped; i++) {
         int version = worth_reading(d->mapped[i]) ? doctor_nccl_version(d->mapped[i]) : 0;
-        if (version || !strncmp(base_name(d->mapped[i]), "libnccl.so", strlen("libnccl.so")))
+        elf_file file;
+        if (version || elf_is_nccl(d->mapped[i]))
             copy_add(d, d->mapped[i], version);
+        if (elf_look(d->mapped[i], &file) == ELF_DYNAMIC)
+            order_judge(d, d->mapped[i], &file);
     }
     const char *wanted = getenv("BRIGADE_NCCL");
     if (wanted && *wanted)
@@ -144,7 +182,9 @@ static void copy_judge(doctor *d, const doctor_nccl_copy *copy)
     int v = copy->version;
     if (v)
         snprintf(version, sizeof version, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
-    if (v && v < OLDEST)
+    if (copy->host)
+        doctor_note(d, CHECK, DOCTOR_PASS, NULL, "%s is Brigade's own%s", copy->path, HOST_TEXT);
+    else if (v && v < OLDEST)
         doctor_note(d, CHECK, DOCTOR_FAIL, "install NCCL 2.19 or later", "%s is %s", copy->path,
                     version);
     else if (v >= 22803 && v < 22807)

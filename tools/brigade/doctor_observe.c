@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "tools/brigade/doctor.h"
+#include "tools/brigade/elf_file.h"
 
 #define VARIABLE "BRIGADE_DOCTOR_OBSERVED" /* between the two programs only */
 
@@ -51,7 +52,7 @@ static bool maps_read(observed *o, pid_t pid)
         if (!path)
             continue;
         path[strcspn(path, "\n")] = 0;
-        nccl |= strstr(path, "libnccl.so") != NULL;
+        nccl |= elf_is_nccl(path);
         char **grown =
             is_known(o, path) ? NULL : reallocarray(o->mapped, o->nmapped + 1, sizeof *grown);
         if (!grown)

@@ -39,6 +39,12 @@ void doctor_free(doctor *d)
         free(d->mapped[i]);
     for (size_t i = 0; i < d->ncopies; i++)
         free(d->copies[i].path);
+    for (size_t i = 0; i < d->nsettings; i++) {
+        free(d->settings[i].name);
+        free(d->settings[i].value);
+        free(d->settings[i].where);
+    }
+    free(d->settings);
     free(d->findings);
     free(d->mapped);
     free(d->copies);
