@@ -258,6 +258,18 @@ void expect_error(const std::vector<std::string> &args, int code, const std::str
     }
 }
 
+TEST(Report, SkippingAllStepsLeavesNothingToReport)
+{
+    TempDir dir;
+    four_ranks(dir);
+    Json all(brigade({"report", dir.path(), "--skip", "0", "--json"}).out);
+    const std::string steps = std::to_string(integer(all["steps"], "recorded"));
+    expect_error({"report", ring_path(dir, 1), "--skip", steps}, 4,
+                 ": --skip " + steps + " leaves none of its " + steps + " steps");
+    const std::string last = std::to_string(integer(all["steps"], "recorded") - 1);
+    EXPECT_EQ(brigade({"report", ring_path(dir, 1), "--skip", last}).code, 0);
+}
+
 TEST(Report, UnreadableInputIs3)
 {
     TempDir dir;

@@ -27,7 +27,7 @@ static const char *const by_words[] = {[REPORT_BY_BUCKET] = "bucket",
                                        NULL};
 
 static struct {
-    bool json, rank_given, comm_given, force;
+    bool json, rank_given, skip_given, comm_given, force;
     int64_t rank, skip, top, comm;
     int sort, by;
     const char *perfetto, *chrome, *html, *csv, *bucket_map;
@@ -50,6 +50,7 @@ static const cli_option options[] = {
      .dest = &opt.skip,
      .metavar = "N",
      .max = UINT32_MAX,
+     .given = &opt.skip_given,
      .help =
          "Leave out the first N steps; the very first one learns and overlaps nothing (default: "
          "1)."},
@@ -196,6 +197,11 @@ static brg_status rank_load(report *r, const char *path, char nothing[1024])
         .recognise = {.comm_given = opt.comm_given, .comm = (uint32_t)opt.comm},
     };
     status = brg_trace_analyze(rank->trace, &how, &rank->data);
+    /* Where the ring has wrapped, the first steps are gone anyway. */
+    if (status == BRG_OK && opt.skip_given && !rank->trace->overwritten &&
+        rank->data.steps_warmup < how.warmup_steps)
+        status = brg_fail(BRG_ERR_NO_DATA, "%s: --skip %u leaves none of its %u steps", path,
+                          how.warmup_steps, rank->data.steps_recorded);
     if (status == BRG_OK)
         status = brg_arrival_list_make(rank->trace, &rank->data, &rank->arrivals);
     if (!exporting())
