@@ -72,9 +72,9 @@ TEST(Doctor, ChecksTheMachineThatThereIs)
     EXPECT_EQ(d.result.err, "");
     EXPECT_FALSE(d.observed);
     for (const char *check :
-         {"NCCL", "profiler plugin", "tuner plugin", "BRIGADE_ variables", "NCCL's files", "brakes",
-          "CUDA connections", "NVLS", "NVIDIA driver", "CUDA versions", "GPUs", "BRIGADE_DEVICE",
-          "/dev/shm", "stack", "clock", "cores", "topology"})
+         {"NCCL", "profiler plugin", "tuner plugin", "BRIGADE_ variables", "ranks", "NCCL's files",
+          "brakes", "CUDA connections", "NVLS", "NVIDIA driver", "CUDA versions", "GPUs",
+          "BRIGADE_DEVICE", "/dev/shm", "stack", "clock", "cores", "topology"})
         EXPECT_GE(d.findings.count(check), 1u) << check;
     for (auto &finding : d.findings) {
         EXPECT_FALSE(finding.second.text.empty()) << finding.first;
@@ -264,6 +264,35 @@ TEST(Doctor, VariablesThatCostSpeed)
     expect(d.find("NVLS", "NCCL_NVLS_ENABLE=0"), "pass");
     expect(Doctor(Env{{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}}).find("CUDA connections"), "pass");
     expect(Doctor(Env{{"CUDA_DEVICE_MAX_CONNECTIONS", "many"}}).find("CUDA connections"), "fail");
+}
+
+TEST(Doctor, RanksThatCannotBe)
+{
+    auto check = [](const Env &env, const char *words = "") {
+        return Doctor(env).find("ranks", words);
+    };
+    expect(check({}, "a single rank"), "pass");
+    expect(check({{"RANK", "3"},
+                  {"WORLD_SIZE", "4"},
+                  {"LOCAL_RANK", "1"},
+                  {"MASTER_PORT", "29500"},
+                  {"MASTER_ADDR", "127.0.0.1"},
+                  {"LOCAL_WORLD_SIZE", "2"}},
+                 "RANK 3 of WORLD_SIZE 4"),
+           "pass");
+    expect(check({{"RANK", "-1"}}, "RANK=-1: expected a number from 0"), "fail");
+    expect(check({{"RANK", "one"}}, "RANK=one"), "fail");
+    expect(check({{"RANK", "99999999999999999999"}}, "RANK=9999"), "fail");
+    expect(check({{"WORLD_SIZE", "0"}}, "WORLD_SIZE=0: expected"), "fail");
+    expect(check({{"RANK", "4"}, {"WORLD_SIZE", "4"}}, "RANK=4: WORLD_SIZE=4"), "fail");
+    expect(check({{"WORLD_SIZE", "4"}}, "RANK is not set"), "fail");
+    expect(check({{"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}, "LOCAL_RANK=2"), "fail");
+    expect(check({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "4"}},
+                 "LOCAL_WORLD_SIZE=4, but"),
+           "fail");
+    for (const char *port : {"0", "65536", "29500x"})
+        expect(check({{"MASTER_PORT", port}}, "MASTER_PORT="), "fail");
+    expect(check({{"MASTER_ADDR", "127.0.0.1:29500"}}, "MASTER_ADDR="), "fail");
 }
 
 TEST(Doctor, SmallStack)

@@ -30,7 +30,8 @@ static const cli_command command = {
         "Prints a list of checks: pass, warn (slower or less safe than it could be), fail (will "
         "not work) or absent (not there, so nothing to check), with one line on what to do.\n\n"
         "Checked are the copies of NCCL and their versions, the profiler and tuner plugins that "
-        "NCCL would load, variables of Brigade, NCCL and CUDA, /etc/nccl.conf and ~/.nccl.conf, "
+        "NCCL would load, RANK, WORLD_SIZE, MASTER_ADDR and their kin, variables of Brigade, NCCL "
+        "and CUDA, also in /etc/nccl.conf and ~/.nccl.conf (or NCCL_CONF_FILE), "
         "driver and CUDA runtime, MIG, the device that Brigade would choose, shared memory, stack, "
         "clock, cores, and the machine's topology.\n\n"
         "With a PROGRAM it is run to its end first, its output going to standard error, and the "
@@ -72,6 +73,7 @@ static int run(int argc, char **argv)
     doctor_nccl(&d, opt.binary);
     doctor_plugins(&d);
     doctor_variables(&d);
+    doctor_ranks(&d);
     doctor_nccl_files(&d);
     doctor_nccl_variables(&d);
     doctor_gpus(&d);
