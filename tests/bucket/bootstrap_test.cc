@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/bucket/harness.h"
+#include "tests/bucket/port.h"
 
 extern "C" {
 #include "sched/bucket/bootstrap.h"
@@ -13,33 +14,6 @@ extern "C" {
 
 namespace
 {
-
-/* A listening socket on a free port of the loopback interface. */
-struct Port {
-    int fd = -1, number = 0;
-    Port()
-    {
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        sockaddr_in address = {};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        EXPECT_EQ(bind(fd, (sockaddr *)&address, length), 0);
-        EXPECT_EQ(getsockname(fd, (sockaddr *)&address, &length), 0);
-        number = ntohs(address.sin_port);
-    }
-    int release()
-    {
-        close(fd);
-        fd = -1;
-        return number;
-    }
-    ~Port()
-    {
-        if (fd >= 0)
-            close(fd);
-    }
-};
 
 struct Outcome {
     brg_status status;

@@ -43,9 +43,12 @@ inline const brg_device *test_tables()
 #endif
 }
 
+/* How ranks find each other: by an id that they share, or by meeting at MASTER_ADDR:MASTER_PORT. */
+enum Meeting { BY_ID, BY_RENDEZVOUS };
+
 inline void run_ranks(int world, const std::function<void(int, brg_context *)> &body,
                       brg_context_options options = {}, const brg_device *tables = test_tables(),
-                      brg_device_kind device = BRG_DEVICE_HOST)
+                      brg_device_kind device = BRG_DEVICE_HOST, Meeting meeting = BY_ID)
 {
     brg_unique_id id;
     ASSERT_OK(brg_unique_id_create(device, &id));
@@ -56,7 +59,7 @@ inline void run_ranks(int world, const std::function<void(int, brg_context *)> &
             mine.device = device;
             mine.world_size = world;
             mine.rank = mine.local_rank = rank;
-            mine.unique_id = &id;
+            mine.unique_id = meeting == BY_ID ? &id : nullptr;
             if (!mine.trace_dir)
                 mine.trace_dir = "";
             brg_context *ctx = nullptr;

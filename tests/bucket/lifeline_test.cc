@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks tell each other beside a communication library that tells them nothing.
-#include <arpa/inet.h>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <memory>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/bucket/port.h"
 #include "tests/bucket/rank.h"
 
 extern "C" {
 #include "sched/bucket/lifeline.h"
 #include "sched/device/host.h"
-brg_status brg_context_open_on(const brg_device *tables, const brg_context_options *options,
-                               brg_context **ctx);
 }
 
 namespace
@@ -261,41 +258,13 @@ const brg_device *silent_device()
     return &device;
 }
 
-int free_port()
-{
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    EXPECT_EQ(bind(fd, (sockaddr *)&address, length), 0);
-    EXPECT_EQ(getsockname(fd, (sockaddr *)&address, &length), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 // As run_ranks(), by the rendezvous.
 void meet(int world, double timeout_s, const std::function<void(int, brg_context *)> &body)
 {
-    setenv("BRIGADE_MASTER_PORT", std::to_string(free_port()).c_str(), 1);
-    const brg_device *device = silent_device();
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < world; rank++)
-        threads.emplace_back([&, rank] {
-            brg_context_options options = {};
-            options.device = BRG_DEVICE_HOST;
-            options.world_size = world;
-            options.rank = options.local_rank = rank;
-            options.trace_dir = "";
-            options.collective_timeout_s = timeout_s;
-            brg_context *ctx = nullptr;
-            EXPECT_OK(brg_context_open_on(device, &options, &ctx));
-            if (ctx)
-                body(rank, ctx);
-            brg_context_close(ctx);
-        });
-    for (auto &thread : threads)
-        thread.join();
+    setenv("BRIGADE_MASTER_PORT", std::to_string(Port().release()).c_str(), 1);
+    brg_context_options options = {};
+    options.collective_timeout_s = timeout_s;
+    run_ranks(world, body, options, silent_device(), BRG_DEVICE_HOST, BY_RENDEZVOUS);
     unsetenv("BRIGADE_MASTER_PORT");
 }
 

@@ -7,11 +7,10 @@
 #include <iostream>
 #include <sstream>
 
+#include "gpu.h"
 #include "interpose.h"
 
 extern "C" {
-#include "sched/device/cuda.h"
-#include "sched/device/device.h"
 #include "sched/status.h"
 }
 
@@ -19,17 +18,6 @@ namespace
 {
 
 enum { STEPS = 20, BUCKETS = 4, SPIN_NS = 500000, CLOCK_ERROR_NS = 100000 };
-
-int devices()
-{
-    brg_device device = {};
-    bool answers = false;
-    int count = 0;
-    if (brg_cuda_open(&device, &answers) != BRG_OK || !answers ||
-        device.rt->get_device_count(&count))
-        return 0;
-    return count;
-}
 
 CommandResult train(int ranks, const TempDir &dir, const std::vector<std::string> &how)
 {
@@ -108,7 +96,7 @@ void expect_nccl(const std::vector<brg_rec> &nccl, std::vector<brg_rec> collecti
 
 TEST(ShimGpuKernels, AreThoseThatWereLaunched)
 {
-    int ranks = std::min(devices(), 2);
+    int ranks = std::min(gpu_count(), 2);
     if (!ranks)
         GTEST_SKIP() << "no GPU answers: " << brg_last_error();
     TempDir with, without;
