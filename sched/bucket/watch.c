@@ -75,8 +75,7 @@ typedef struct finding {
     char text[768];
 } finding;
 
-/* The communicator's own error. Where a peer's end is the reason, that is the better message, and
- * on its way. */
+/* The communicator's own error. */
 static void describe_failed_locked(brg_watchdog *watchdog, void *comm, int result, finding *f)
 {
     brg_context *ctx = watchdog->ctx;
@@ -126,6 +125,7 @@ static void look_locked(brg_watchdog *watchdog, bool thorough, finding *f)
     if (comm && ctx->device.nccl->comm_get_async_error(comm, &result) != BRG_NCCL_OK)
         result = BRG_NCCL_INTERNAL;
     bool failed = result != BRG_NCCL_OK && result != BRG_NCCL_IN_PROGRESS;
+    /* Where a peer's end is the reason, its name is the better message, and on its way. */
     if (failed || thorough)
         hear_locked(watchdog, failed ? NEWS_MS : 0, f);
     if (f->status == BRG_OK && failed)
