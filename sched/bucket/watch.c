@@ -87,19 +87,6 @@ static void describe_failed_locked(brg_watchdog *watchdog, void *comm, int resul
     snprintf(f->text, sizeof f->text, "%s", brg_last_error());
 }
 
-static void describe_stuck_locked(brg_watchdog *watchdog, const brg_watch_slot *slot,
-                                  uint64_t issued_ns, finding *f)
-{
-    brg_context *ctx = watchdog->ctx;
-    char late[256] = "";
-    watchdog->stuck = true;
-    f->status = BRG_ERR_TIMEOUT;
-    if (ctx->lifeline)
-        brg_lifeline_name_late(ctx->lifeline, atomic_load(&ctx->num_ops), late);
-    snprintf(f->text, sizeof f->text, "rank %d: %s has not finished for %.1f s%s%s", ctx->rank,
-             slot->label, (double)(brg_now_ns() - issued_ns) * 1e-9, *late ? "; " : "", late);
-}
-
 /* What other ranks say, with what is under way here. */
 static void hear_locked(brg_watchdog *watchdog, int wait_ms, finding *f)
 {
@@ -113,6 +100,23 @@ static void hear_locked(brg_watchdog *watchdog, int wait_ms, finding *f)
     f->status = news.status;
     snprintf(f->text, sizeof f->text, "rank %d%s%s: %s", ctx->rank, slot ? ": " : "",
              slot ? slot->label : "", news.text);
+}
+
+static void describe_stuck_locked(brg_watchdog *watchdog, const brg_watch_slot *slot,
+                                  uint64_t issued_ns, finding *f)
+{
+    brg_context *ctx = watchdog->ctx;
+    char late[256] = "";
+    watchdog->stuck = true;
+    if (ctx->lifeline)
+        brg_lifeline_name_late(ctx->lifeline, atomic_load(&ctx->num_ops), late);
+    if (!*late) /* rank 0 has timed out as well, does not answer any more, and says why */
+        hear_locked(watchdog, 0, f);
+    if (f->status != BRG_OK)
+        return;
+    f->status = BRG_ERR_TIMEOUT;
+    snprintf(f->text, sizeof f->text, "rank %d: %s has not finished for %.1f s%s%s", ctx->rank,
+             slot->label, (double)(brg_now_ns() - issued_ns) * 1e-9, *late ? "; " : "", late);
 }
 
 /* `thorough`: also what takes system calls, which the watchdog's own thread does. */

@@ -197,6 +197,18 @@ TEST(Lifeline, NobodyAnswersWhoIsLate)
     EXPECT_EQ(star.hear(2), "rank 0 has ended without closing its context");
 }
 
+// Ranks time out together: rank 0 has failed by then, and answers no more.
+TEST(Lifeline, WhoAsksWhileRank0FailsHearsItsNews)
+{
+    Star star(3);
+    brg_lifeline_tell(star.lines[0], BRG_ERR_TIMEOUT, "rank 0: rank 2 is late");
+    char text[256] = "x";
+    brg_lifeline_name_late(star.lines[1], 5, text);
+    EXPECT_STREQ(text, "");
+    EXPECT_EQ(star.hear(1), "rank 0: rank 2 is late");
+    EXPECT_EQ(star.status, BRG_ERR_TIMEOUT);
+}
+
 TEST(Lifeline, NonsenseEndsAConnectionQuietly)
 {
     Star star(2);
