@@ -47,15 +47,16 @@ typedef enum brg_waste_kind {
     BRG_WASTE_TINY,     /* small ones right behind one another could be one */
 } brg_waste_kind;
 
-/* What a step does that it may not need. Numbers are means over the steps in use. */
+/* What a step does that it may not need. Numbers are means over the steps that do it. */
 typedef struct brg_waste {
     brg_waste_kind kind;
     bool by_design;  /* gathered again because it was freed after forward */
     uint32_t comm;   /* the shim's number of it */
     uint32_t bucket; /* BRG_NO_BUCKET: none */
     uint8_t func, dtype;
+    uint32_t steps;       /* that do it, of those in use: evaluation does what training does not */
     double count;         /* such collectives a step */
-    double runs;          /* TINY: what they could become */
+    double runs;          /* TINY: what they could become, at least 1 */
     double bytes;         /* of those that could go: all but the first; TINY: of all */
     double time_ns;       /* the same; of the timed ones */
     uint64_t first_bytes; /* of one of them */

@@ -94,6 +94,7 @@ static brg_status again_find(const finder *f, brg_waste_kind kind)
         w->by_design = kind == BRG_WASTE_GATHERED && f->p->interleaved && f->p->gathers_first;
         w->comm = r->comm.comm;
         w->bucket = id;
+        w->steps = r->steps_whole;
         w->count /= steps;
         w->bytes /= steps;
         w->time_ns /= steps;
@@ -136,53 +137,87 @@ static bool could_join(const small *x, const small *y)
            !one_group && b->t0_ns >= a->t0_ns && b->t0_ns <= a->t1_ns + ADJACENT_NS;
 }
 
-static brg_status run_add(brg_recognition *r, const small *run, size_t n)
+/* Several in a row that could be one. */
+typedef struct small_run {
+    const small *first;
+    size_t count;
+} small_run;
+
+static int run_kind_compare(const brg_rec *x, const brg_rec *y)
 {
-    brg_waste *w = NULL;
-    for (size_t i = 0; i < r->nwaste && !w; i++)
-        if (r->waste[i].kind == BRG_WASTE_TINY && r->waste[i].comm == run->rec->comm &&
-            r->waste[i].func == run->rec->func && r->waste[i].dtype == run->rec->dtype)
-            w = &r->waste[i];
-    if (!w) {
-        const brg_waste empty = {.kind = BRG_WASTE_TINY,
-                                 .comm = run->rec->comm,
-                                 .bucket = BRG_NO_BUCKET,
-                                 .func = run->rec->func,
-                                 .dtype = run->rec->dtype,
-                                 .first_bytes = run->rec->bytes};
-        brg_status status = waste_add(r, &empty);
-        if (status != BRG_OK)
-            return status;
-        w = &r->waste[r->nwaste - 1];
+    if (x->comm != y->comm)
+        return x->comm < y->comm ? -1 : 1;
+    if (x->func != y->func)
+        return x->func < y->func ? -1 : 1;
+    return (x->dtype > y->dtype) - (x->dtype < y->dtype);
+}
+
+static int run_compare(const void *a, const void *b)
+{
+    const brg_rec *x = ((const small_run *)a)->first->rec, *y = ((const small_run *)b)->first->rec;
+    int kind = run_kind_compare(x, y);
+    return kind ? kind : (x->step > y->step) - (x->step < y->step);
+}
+
+/* The sum of runs of one kind, by step. */
+static brg_waste runs_sum(const small_run *runs, size_t nruns)
+{
+    const brg_rec *first = runs->first->rec;
+    brg_waste w = {.kind = BRG_WASTE_TINY,
+                   .comm = first->comm,
+                   .bucket = BRG_NO_BUCKET,
+                   .func = first->func,
+                   .dtype = first->dtype,
+                   .first_bytes = first->bytes};
+    double bytes = 0, time_ns = 0;
+    size_t count = 0;
+    for (size_t i = 0; i < nruns; i++) {
+        w.steps += !i || runs[i].first->rec->step != runs[i - 1].first->rec->step;
+        count += runs[i].count;
+        for (size_t k = 0; k < runs[i].count; k++) {
+            bytes += (double)runs[i].first[k].rec->bytes;
+            time_ns += time_of(runs[i].first[k].rec);
+        }
     }
-    w->runs += 1.0 / r->steps_whole;
-    for (size_t i = 0; i < n; i++) {
-        w->count += 1.0 / r->steps_whole;
-        w->bytes += (double)run[i].rec->bytes / r->steps_whole;
-        w->time_ns += time_of(run[i].rec) / r->steps_whole;
-    }
-    return BRG_OK;
+    w.count = (double)count / w.steps;
+    w.runs = (double)nruns / w.steps;
+    w.bytes = bytes / w.steps;
+    w.time_ns = time_ns / w.steps;
+    return w;
 }
 
 static brg_status tiny_find(const finder *f)
 {
     const brg_trace *source = f->source;
     brg_status status = BRG_OK;
-    size_t n = 0;
+    size_t n = 0, nruns = 0;
     small *list = calloc(source->nrecs + 1, sizeof *list);
-    if (!list)
-        return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for its collectives", source->path);
+    small_run *runs = calloc(source->nrecs / 2 + 1, sizeof *runs);
+    if (!list || !runs) {
+        status = brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for its collectives", source->path);
+        goto out;
+    }
     for (size_t i = 0; i < source->nrecs; i++)
         if (is_tiny(&source->recs[i]) && f->r->trace.recs[i].step != UINT32_MAX)
             list[n++] = (small){&source->recs[i], &f->r->trace.recs[i]};
     qsort(list, n, sizeof *list, small_compare);
-    for (size_t i = 0, end; status == BRG_OK && i < n; i = end) {
+    for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && could_join(&list[end - 1], &list[end]); end++)
             ;
         if (end - i > 1)
-            status = run_add(f->r, &list[i], end - i);
+            runs[nruns++] = (small_run){&list[i], end - i};
     }
+    qsort(runs, nruns, sizeof *runs, run_compare);
+    for (size_t i = 0, end; status == BRG_OK && i < nruns; i = end) {
+        for (end = i + 1;
+             end < nruns && !run_kind_compare(runs[i].first->rec, runs[end].first->rec); end++)
+            ;
+        const brg_waste w = runs_sum(runs + i, end - i);
+        status = waste_add(f->r, &w);
+    }
+out:
     free(list);
+    free(runs);
     return status;
 }
 

@@ -294,6 +294,29 @@ TEST(Recognise, ReducedTwiceAndTinyOnes)
     EXPECT_NEAR(tiny->time_ns, 5 * 8005, 1e-6);
 }
 
+/* Scalars that a trainer reduces every tenth step: means are of the steps that have them. */
+TEST(Recognise, TinyOnesOfFewStepsCouldBeAtLeastOne)
+{
+    ShimTrace t;
+    t.comm(1, 4, 1);
+    for (int s = 0; s < 31; s++) {
+        t.pass(10000);
+        t.op(1, BRG_FUNC_ALL_REDUCE, 20 << 20, 0x1000000, {s, 0});
+        for (uint64_t i = 0; s % 10 == 0 && i < (s ? 2 : 5); i++)
+            t.op(1, BRG_FUNC_ALL_REDUCE, 4, 0x100 + i, {s, -1}, 5, 0, BRG_FLOAT32);
+        for (uint64_t i = 0; s == 20 && i < 2; i++) /* a second row in one step */
+            t.op(1, BRG_FUNC_ALL_REDUCE, 4, 0x100 + i, {s, -1}, i ? 5 : 500, 0, BRG_FLOAT32);
+    }
+    Recognised r(t);
+    EXPECT_EQ(r->steps_whole, 30u);
+    const brg_waste *tiny = r.waste(BRG_WASTE_TINY);
+    ASSERT_TRUE(tiny);
+    EXPECT_EQ(tiny->steps, 3u);
+    EXPECT_DOUBLE_EQ(tiny->count, (5 + 2 + 4) / 3.0);
+    EXPECT_DOUBLE_EQ(tiny->runs, 4 / 3.0);
+    EXPECT_DOUBLE_EQ(tiny->bytes, 4 * 11 / 3.0);
+}
+
 TEST(Recognise, NothingRecurs)
 {
     ShimTrace t;

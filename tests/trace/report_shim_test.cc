@@ -132,6 +132,31 @@ TEST(ReportShim, FsdpCountsAndDesign)
     EXPECT_EQ(json_array_size(json_object_get(json["recognition"], "waste")), 12u);
 }
 
+/* Evaluation every 10th step averages its losses one by one. */
+TEST(ReportShim, ScalarsOfEvaluationCouldBeOne)
+{
+    TempDir dir;
+    fleet(dir, 2, [](ShimTrace &t) {
+        t.comm(1, 2, 1);
+        for (int s = 0; s < 41; s++) {
+            t.pass(10000);
+            for (uint64_t b = 0; b < 2; b++)
+                t.op(1, BRG_FUNC_ALL_REDUCE, 4000000, (b + 1) << 24, {s, (int)b});
+            for (uint64_t i = 0; s % 10 == 9 && i < 3; i++)
+                t.op(1, BRG_FUNC_ALL_REDUCE, 4, 0x100 + i, {s, -1}, 5, 0, BRG_FLOAT32);
+        }
+    });
+    CommandResult result = brigade({"report", dir.path(), "--skip", "0"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out, "3 small all-reduces of communicator 1 in a row could be 1: 12 B, ");
+    EXPECT_HAS(result.out, "in the 4 of 40 steps that have some");
+    expect_fits(result.out);
+    Json json(brigade({"report", dir.path(), "--skip", "0", "--json"}).out);
+    json_t *waste = json_array_get(json_object_get(json["recognition"], "waste"), 0);
+    EXPECT_EQ(integer(waste, "steps"), 4);
+    EXPECT_DOUBLE_EQ(json_real_value(json_object_get(waste, "could_be")), 1);
+}
+
 /* A kernel hides the first half of every collective. */
 TEST(ReportShim, ExposedFromKernels)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the report says of traces whose steps and buckets were recognised. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -92,14 +93,26 @@ static void late_lines(const report *r)
 
 /* ---- What could be saved ---- */
 
-static void waste_tiny(const brg_waste *w)
+/* A mean number of collectives. */
+static void mean_print(double mean)
+{
+    bool whole = fabs(mean - round(mean)) < 0.05;
+    printf("%.*f", whole ? 0 : 1, mean);
+}
+
+static void waste_tiny(const brg_recognition *g, const brg_waste *w)
 {
     char bytes[32], time[32];
-    printf("%-10s %.0f small %ss of communicator %u in a row could be %.0f: %s", "waste", w->count,
-           report_func_name(w->func), w->comm, w->runs, cli_bytes(bytes, w->bytes));
+    printf("%-10s ", "waste");
+    mean_print(w->count);
+    printf(" small %ss of communicator %u in a row could be ", report_func_name(w->func), w->comm);
+    mean_print(w->runs);
+    printf(": %s", cli_bytes(bytes, w->bytes));
     if (w->time_ns > 0)
         printf(", %s", cli_time_ns(time, w->time_ns));
     printf(" a step\n");
+    if (w->steps < g->steps_whole)
+        printf("%-10s in the %u of %u steps that have some\n", "", w->steps, g->steps_whole);
 }
 
 /* All buckets of which the same is to be said, in one line. */
@@ -133,7 +146,7 @@ static void waste_lines(const brg_recognition *g)
 {
     for (size_t i = 0; i < g->nwaste; i++)
         if (g->waste[i].kind == BRG_WASTE_TINY)
-            waste_tiny(&g->waste[i]);
+            waste_tiny(g, &g->waste[i]);
         else
             waste_again(g, i);
 }
