@@ -9,17 +9,10 @@
 #include "tools/brigade/report.h"
 #include "tools/brigade/report_export.h"
 
-typedef enum sort_key {
-    SORT_ID,
-    SORT_EXPOSED,
-    SORT_WAIT,
-    SORT_SIZE,
-    SORT_READY,
-    SORT_BUSBW,
-    SORT_TIME
-} sort_key;
-static const char *const sort_words[] = {"id",    "exposed", "wait", "size",
-                                         "ready", "busbw",   "time", NULL};
+static const char *const sort_words[] = {
+    [REPORT_SORT_ID] = "id",     [REPORT_SORT_EXPOSED] = "exposed", [REPORT_SORT_WAIT] = "wait",
+    [REPORT_SORT_SIZE] = "size", [REPORT_SORT_READY] = "ready",     [REPORT_SORT_BUSBW] = "busbw",
+    [REPORT_SORT_TIME] = "time", [REPORT_SORT_COUNT] = NULL};
 static const char *const by_words[] = {[REPORT_BY_BUCKET] = "bucket",
                                        [REPORT_BY_COMM] = "comm",
                                        [REPORT_BY_RANK] = "rank",
@@ -27,7 +20,7 @@ static const char *const by_words[] = {[REPORT_BY_BUCKET] = "bucket",
                                        NULL};
 
 static struct {
-    bool json, rank_given, skip_given, comm_given, force;
+    bool json, rank_given, skip_given, sort_given, comm_given, force;
     int64_t rank, skip, top, comm;
     int sort, by;
     const char *perfetto, *chrome, *html, *csv, *bucket_map;
@@ -64,13 +57,16 @@ static const cli_option options[] = {
      .type = CLI_CHOICE,
      .dest = &opt.sort,
      .choices = sort_words,
-     .help = "Order of the buckets (default: id)."},
+     .given = &opt.sort_given,
+     .help = "Order of the list, ids and ready times from the smallest, all else from the largest: "
+             "of buckets by any (default: id), of communicators and kinds by id, size or time "
+             "(default: time), of ranks by id, exposed or time, that of the step (default: id)."},
     {.name = "top",
      .type = CLI_INT,
      .dest = &opt.top,
      .metavar = "N",
      .max = UINT32_MAX,
-     .help = "Print at most N buckets, 0 for all (default: 16; JSON always has all)."},
+     .help = "Print at most N rows of the list, 0 for all (default: 16; JSON always has all)."},
     {.name = "perfetto",
      .type = CLI_STRING,
      .dest = &opt.perfetto,
@@ -175,6 +171,7 @@ static void report_free(report *r)
     free(r->warnings);
     free(r->ranks);
     free(r->order);
+    free(r->rank_order);
     brg_arrivals_free(&r->arrivals);
 }
 
@@ -311,54 +308,6 @@ static brg_status arrivals_compare(report *r)
     return status;
 }
 
-static const report *sorting; /* qsort() has no argument for it */
-
-/* What rows are sorted by, largest first; ids and times: smallest first. */
-static double sort_value(const brg_bucket_report *bucket)
-{
-    switch ((sort_key)opt.sort) {
-    case SORT_EXPOSED:
-        return -bucket->exposed.median;
-    case SORT_WAIT:
-        return -bucket->wait.median;
-    case SORT_SIZE:
-        return -(double)bucket->meta.grad_bytes;
-    case SORT_READY:
-        return bucket->ready.median;
-    case SORT_BUSBW:
-        return -bucket->reduce_busbw.median;
-    case SORT_TIME:
-        return -bucket->reduce_time.median - bucket->gather_time.median;
-    case SORT_ID:
-        break;
-    }
-    return bucket->id;
-}
-
-static int row_compare(const void *a, const void *b)
-{
-    size_t i = *(const size_t *)a, k = *(const size_t *)b;
-    double x = sort_value(&sorting->shown->data.buckets[i]);
-    double y = sort_value(&sorting->shown->data.buckets[k]);
-    if (x != y)
-        return x < y ? -1 : 1;
-    return (i > k) - (i < k);
-}
-
-static bool rows_sort(report *r)
-{
-    size_t n = r->shown->data.nbuckets;
-    r->order = calloc(n + 1, sizeof *r->order);
-    if (!r->order)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        r->order[i] = i;
-    sorting = r;
-    qsort(r->order, n, sizeof *r->order, row_compare);
-    r->top = opt.top && (size_t)opt.top < n ? (size_t)opt.top : n;
-    return true;
-}
-
 static int exports_write(const report *r)
 {
     const struct {
@@ -373,6 +322,29 @@ static int exports_write(const report *r)
     return code;
 }
 
+static report_sort_key sort_key(void)
+{
+    bool groups = opt.by == REPORT_BY_COMM || opt.by == REPORT_BY_FUNC;
+    return opt.sort_given ? (report_sort_key)opt.sort : groups ? REPORT_SORT_TIME : REPORT_SORT_ID;
+}
+
+/* The list must have what it is to be sorted by. CLI_OK, or CLI_USAGE after a message. */
+static int sort_check(void)
+{
+    char words[128] = "";
+    size_t used = 0;
+    if (report_sorts_by((report_by)opt.by, sort_key()))
+        return CLI_OK;
+    for (int key = 0; key < REPORT_SORT_COUNT && used < sizeof words; key++)
+        if (report_sorts_by((report_by)opt.by, (report_sort_key)key))
+            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", used ? ", " : "",
+                                     sort_words[key]);
+    return cli_fail(&command, CLI_USAGE,
+                    "--sort %s: the list of --by %s has no such column; "
+                    "it can be sorted by %s",
+                    sort_words[opt.sort], by_words[opt.by], words);
+}
+
 static int report_print(report *r)
 {
     int code = ranks_load(r);
@@ -380,7 +352,7 @@ static int report_print(report *r)
         code = ranks_choose(r);
     if (code != CLI_OK)
         return code;
-    if (!rows_sort(r))
+    if (!report_sort(r, (report_by)opt.by, sort_key(), (size_t)opt.top))
         return cli_fail(&command, CLI_INPUT, "%s: no memory", r->path);
     brg_status status = arrivals_compare(r);
     if (status == BRG_OK && opt.bucket_map)
@@ -414,6 +386,9 @@ static int run(int argc, char **argv)
         return cli_fail(&command, CLI_USAGE, "unexpected argument '%s'", argv[first + 1]);
     if (opt.force && !exporting() && !opt.csv)
         return cli_fail(&command, CLI_USAGE, "--force has no meaning without a file to write");
+    code = sort_check();
+    if (code != CLI_OK)
+        return code;
     report r = {.path = argv[first]};
     code = report_print(&r);
     report_free(&r);

@@ -32,7 +32,8 @@ typedef struct report {
     bool shown_by_choice;     /* --rank was given; else it is the one that computes most */
     const report_rank *fastest, *slowest; /* by compute */
     size_t *order;                        /* rows of shown->data.buckets, sorted */
-    size_t top;                           /* how many of them to show */
+    size_t *rank_order;                   /* the same of ranks */
+    size_t top;                           /* how many buckets to show */
     brg_arrivals arrivals;                /* matched = 0: nothing is known of who came last */
     char **warnings;
     size_t nwarnings;
@@ -63,6 +64,24 @@ typedef enum report_by {
     REPORT_BY_RANK,
     REPORT_BY_FUNC
 } report_by;
+
+/* What --sort sorts it by. */
+typedef enum report_sort_key {
+    REPORT_SORT_ID,
+    REPORT_SORT_EXPOSED,
+    REPORT_SORT_WAIT,
+    REPORT_SORT_SIZE,
+    REPORT_SORT_READY,
+    REPORT_SORT_BUSBW,
+    REPORT_SORT_TIME,
+    REPORT_SORT_COUNT
+} report_sort_key;
+
+/* Whether the list has what it is to be sorted by. */
+bool report_sorts_by(report_by by, report_sort_key key);
+/* Sorts the list of `by`; the others stay by id. `top`: how many rows to show, 0: all. False: no
+ * memory. */
+bool report_sort(report *r, report_by by, report_sort_key key, size_t top);
 
 void report_text(const report *r, report_by by, size_t top);
 /* The parts of the text that only recognised traces have. */

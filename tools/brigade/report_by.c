@@ -2,7 +2,6 @@
 /* brigade report --by comm, rank, func. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "tools/brigade/cli.h"
 #include "tools/brigade/report.h"
@@ -34,18 +33,6 @@ static void cell(double time_ns, bool known)
         printf(" %11s", "-");
 }
 
-/* Most time first; without times, most bytes. */
-static int group_compare(const void *a, const void *b)
-{
-    const brg_group_report *x = *(const brg_group_report *const *)a;
-    const brg_group_report *y = *(const brg_group_report *const *)b;
-    if (x->time.median != y->time.median)
-        return x->time.median > y->time.median ? -1 : 1;
-    if (x->bytes.median != y->bytes.median)
-        return x->bytes.median > y->bytes.median ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
 static void group_name(const report *r, const brg_group_report *group, report_by by)
 {
     char text[64];
@@ -67,25 +54,18 @@ static void groups_table(const report *r, const brg_group_report *list, size_t n
                          size_t top)
 {
     char bytes[32];
-    const brg_group_report **sorted = calloc(n + 1, sizeof *sorted);
-    if (!sorted)
-        return;
-    for (size_t i = 0; i < n; i++)
-        sorted[i] = &list[i];
-    qsort(sorted, n, sizeof *sorted, group_compare);
     printf("%-24s %11s %11s %11s %11s\n", by == REPORT_BY_FUNC ? "collective" : "communicator",
            "/step", "bytes", "time", "p95");
     for (size_t i = 0; i < n && (!top || i < top); i++) {
-        group_name(r, sorted[i], by);
-        printf(" %11.0f %11s", sorted[i]->count.median, cli_bytes(bytes, sorted[i]->bytes.median));
-        cell(sorted[i]->time.median, sorted[i]->time.n);
-        cell(sorted[i]->time.p95, sorted[i]->time.n);
+        group_name(r, &list[i], by);
+        printf(" %11.0f %11s", list[i].count.median, cli_bytes(bytes, list[i].bytes.median));
+        cell(list[i].time.median, list[i].time.n);
+        cell(list[i].time.p95, list[i].time.n);
         printf("\n");
     }
     if (top && top < n)
         printf("... and %zu more (--top 0 shows all)\n", n - top);
     printf("of rank %u; medians per step; times in ms\n", r->shown->trace->rank);
-    free(sorted);
 }
 
 static void ranks_table(const report *r, size_t top)
@@ -93,7 +73,7 @@ static void ranks_table(const report *r, size_t top)
     printf("%-6s %6s %11s %11s %11s %11s %8s %11s %11s\n", "rank", "steps", "step", "compute",
            "comm.", "exposed", "last", "late", "clock error");
     for (size_t i = 0; i < r->nranks && (!top || i < top); i++) {
-        const report_rank *rank = &r->ranks[i];
+        const report_rank *rank = &r->ranks[r->rank_order[i]];
         const brg_rank_report *data = &rank->data;
         const brg_rank_arrivals *a = report_rank_arrivals(r, rank->trace->rank);
         printf("%-6u %6u", rank->trace->rank, data->steps_used);

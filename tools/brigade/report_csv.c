@@ -113,9 +113,10 @@ static void ranks(const report *r, FILE *file)
                   "communication_ns_p95,exposed_ns,exposed_ns_p95,late_ns,late_ns_p95,last,"
                   "clock_error_ns\n");
     for (size_t i = 0; i < r->nranks; i++) {
-        const brg_rank_report *data = &r->ranks[i].data;
-        const brg_rank_arrivals *a = report_rank_arrivals(r, r->ranks[i].trace->rank);
-        fprintf(file, "%u,%u", r->ranks[i].trace->rank, data->steps_used);
+        const report_rank *rank = &r->ranks[r->rank_order[i]];
+        const brg_rank_report *data = &rank->data;
+        const brg_rank_arrivals *a = report_rank_arrivals(r, rank->trace->rank);
+        fprintf(file, "%u,%u", rank->trace->rank, data->steps_used);
         stat_cells(file, &data->step);
         stat_cells(file, &data->compute);
         stat_cells(file, &data->communication);

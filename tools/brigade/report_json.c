@@ -256,7 +256,7 @@ json_t *report_document(const report *r)
     for (size_t i = 0; i < data->nbuckets; i++)
         json_array_append_new(buckets, bucket_json(r, &data->buckets[r->order[i]]));
     for (size_t i = 0; i < r->nranks; i++)
-        json_array_append_new(ranks, rank_json(&r->ranks[i]));
+        json_array_append_new(ranks, rank_json(&r->ranks[r->rank_order[i]]));
     for (size_t i = 0; i < r->nwarnings; i++)
         json_array_append_new(warnings, text(r->warnings[i]));
     json_object_set_new(root, "buckets", buckets);
