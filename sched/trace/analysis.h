@@ -42,7 +42,8 @@ typedef struct brg_bucket_report {
     uint32_t id;
     bool described; /* meta is known */
     brg_meta_bucket meta;
-    /* Offsets from the beginning of the step that issued it, ns. */
+    /* Offsets from the beginning of the step that issued it, ns. The host runs ahead of the device:
+     * what is issued before the step begins there has a negative one. */
     brg_stat ready, reduce_issued, reduce_start, reduce_end;
     brg_stat gather_issued, gather_start, gather_end;
     /* Lengths, ns. Waits: per step, 0 in a step without one. */

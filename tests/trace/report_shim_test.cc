@@ -114,6 +114,25 @@ TEST(ReportShim, Ddp)
     EXPECT_NEAR((double)integer(steps, "communication_ns"), busy, 40);
 }
 
+/* The step begins with its first collective on the device, which the host had asked for before. */
+TEST(ReportShim, IssuedBeforeTheStepIsNegative)
+{
+    TempDir dir;
+    fleet(dir, 1, [](ShimTrace &t) { ddp(t, {}); });
+    Json json(brigade({"report", dir.path(), "--json"}).out);
+    json_t *first = json_array_get(json["buckets"], 0);
+    EXPECT_EQ(integer(first, "start_ns"), 0);
+    EXPECT_EQ(integer(first, "issued_ns"), -3000);
+    json_t *second = json_array_get(json["buckets"], 1);
+    EXPECT_GT(integer(second, "issued_ns"), 0);
+    std::string help;
+    for (const std::string &line : lines_of(brigade({"report", "--help"}).out))
+        if (line.find_first_not_of(' ') != std::string::npos)
+            help += line.substr(line.find_first_not_of(' ')) + " ";
+    EXPECT_HAS(help, "before the step has begun: issued is then negative");
+    EXPECT_HAS(help, "that one was issued before, so its time of issue is negative");
+}
+
 TEST(ReportShim, FsdpCountsAndDesign)
 {
     TempDir dir;
