@@ -35,6 +35,8 @@ static void bucket_fill(brg_analysis *a, brg_bucket_report *bucket)
             brg_samples_stat_by_step(s, key, by_step[i].metric, by_step[i].fold, by_step[i].nsteps);
     bucket->reduce_busbw = brg_samples_stat(s, key, M_REDUCE_BUSBW);
     bucket->gather_busbw = brg_samples_stat(s, key, M_GATHER_BUSBW);
+    bucket->reduce_group = brg_samples_stat(s, key, M_REDUCE_GROUP);
+    bucket->gather_group = brg_samples_stat(s, key, M_GATHER_GROUP);
     bucket->reduce_scatters = brg_samples_count(s, key, M_REDUCE_SCATTERS, nsteps);
     bucket->all_gathers = brg_samples_count(s, key, M_ALL_GATHERS, nsteps);
     bucket->all_reduces = brg_samples_count(s, key, M_ALL_REDUCES, nsteps);

@@ -53,6 +53,8 @@ typedef struct brg_bucket_report {
     brg_stat exposed;
     /* nccl-tests' bus bandwidth, bytes per ns (GB/s); of all that was issued with it as one. */
     brg_stat reduce_busbw, gather_busbw;
+    /* How many were issued with it as one, itself included: those have its times, too. */
+    brg_stat reduce_group, gather_group;
     brg_step_count reduce_scatters, all_gathers, all_reduces;
 } brg_bucket_report;
 

@@ -25,24 +25,47 @@ static bool is_reduction(uint8_t func)
     return func == BRG_FUNC_REDUCE_SCATTER || func == BRG_FUNC_ALL_REDUCE;
 }
 
-/* nccl-tests: bytes on the busiest link per byte of the buffer. */
-static double busbw_factor(const brg_analysis *a, const brg_rec *rec)
+static double ranks_of(const brg_analysis *a, const brg_rec *rec)
 {
     const brg_meta_bucket *meta = brg_trace_bucket_get(a->trace, rec->bucket);
-    double n = meta && meta->num_shards ? meta->num_shards : a->trace->world;
-    double share = (n - 1) / n;
-    return rec->func == BRG_FUNC_ALL_REDUCE ? 2 * share : share;
+    const brg_recognition *r = a->report->recognition;
+    if (meta && meta->num_shards)
+        return meta->num_shards;
+    return r && r->comm.comm == rec->comm && r->comm.size != UINT32_MAX ? r->comm.size
+                                                                        : a->trace->world;
 }
 
-/* `bytes`: of all that was issued with it as one. */
-static brg_status collective_sample(brg_analysis *a, const brg_rec *rec, double bytes)
+/* nccl-tests: bytes on the busiest link. */
+static double bus_bytes(const brg_analysis *a, const brg_rec *rec)
+{
+    double n = ranks_of(a, rec), share = (n - 1) / n, bytes = (double)rec->bytes;
+    switch (rec->func) {
+    case BRG_FUNC_ALL_REDUCE:
+        return 2 * share * bytes;
+    case BRG_FUNC_BROADCAST:
+    case BRG_FUNC_REDUCE:
+    case BRG_FUNC_SEND:
+    case BRG_FUNC_RECV:
+        return bytes;
+    default:
+        return share * bytes;
+    }
+}
+
+/* What was issued as one, and so has one beginning and one end. */
+typedef struct issue {
+    size_t count;
+    double bytes, bus_bytes;
+} issue;
+
+static brg_status collective_sample(brg_analysis *a, const brg_rec *rec, const issue *all)
 {
     bool reduction = is_reduction(rec->func);
     const brg_window *w = brg_analysis_step_numbered(a, rec->step, rec->t0_ns);
     if (!w || rec->bucket == BRG_NO_BUCKET || (!reduction && rec->func != BRG_FUNC_ALL_GATHER))
         return BRG_OK;
     uint64_t key = brg_key(KEY_BUCKET, rec->bucket);
-    double time = (double)(rec->t1_ns - rec->t0_ns), factor = busbw_factor(a, rec);
+    double time = (double)(rec->t1_ns - rec->t0_ns);
     brg_metric count = rec->func == BRG_FUNC_REDUCE_SCATTER ? M_REDUCE_SCATTERS
                        : rec->func == BRG_FUNC_ALL_REDUCE   ? M_ALL_REDUCES
                                                             : M_ALL_GATHERS;
@@ -58,14 +81,17 @@ static brg_status collective_sample(brg_analysis *a, const brg_rec *rec, double 
             out);
     BRG_TRY(sample(a, key, reduction ? M_REDUCE_END : M_GATHER_END, w, offset(w, rec->t1_ns)), out);
     BRG_TRY(sample(a, key, reduction ? M_REDUCE_TIME : M_GATHER_TIME, w, time), out);
-    if (time > 0 && factor > 0)
+    BRG_TRY(sample(a, key, reduction ? M_REDUCE_GROUP : M_GATHER_GROUP, w, (double)all->count),
+            out);
+    if (time > 0 && all->bus_bytes > 0)
         BRG_TRY(
-            sample(a, key, reduction ? M_REDUCE_BUSBW : M_GATHER_BUSBW, w, bytes * factor / time),
+            sample(a, key, reduction ? M_REDUCE_BUSBW : M_GATHER_BUSBW, w, all->bus_bytes / time),
             out);
     if (a->report->recognition && brg_analysis_computes(a, w)) {
         int64_t t0 = brg_signed_time(a, rec->t0_ns), t1 = brg_signed_time(a, rec->t1_ns);
         double hidden = (double)brg_interval_set_within(&a->compute, t0, t1);
-        BRG_TRY(sample(a, key, M_EXPOSED, w, time - hidden), out);
+        double share = all->bytes > 0 ? (double)rec->bytes / all->bytes : 1;
+        BRG_TRY(sample(a, key, M_EXPOSED, w, share * (time - hidden)), out);
     }
 out:
     return status;
@@ -97,13 +123,14 @@ static int coll_compare(const void *a, const void *b)
         return x->comm < y->comm ? -1 : 1;
     if (x->t0_ns != y->t0_ns)
         return x->t0_ns < y->t0_ns ? -1 : 1;
-    return (x->t1_ns > y->t1_ns) - (x->t1_ns < y->t1_ns);
+    if (x->t1_ns != y->t1_ns)
+        return x->t1_ns < y->t1_ns ? -1 : 1;
+    return (x->flags & BRG_REC_GROUPED) - (y->flags & BRG_REC_GROUPED);
 }
 
 static bool issued_as_one(const brg_rec *x, const brg_rec *y)
 {
-    return (x->flags & BRG_REC_GROUPED) && (y->flags & BRG_REC_GROUPED) && x->func == y->func &&
-           !coll_compare(&x, &y);
+    return (x->flags & y->flags & BRG_REC_GROUPED) && !coll_compare(&x, &y);
 }
 
 static brg_status collectives_sample(brg_analysis *a)
@@ -125,12 +152,15 @@ static brg_status collectives_sample(brg_analysis *a)
     }
     qsort(colls, ncolls, sizeof *colls, coll_compare);
     for (size_t i = 0, end; i < ncolls; i = end) {
-        double bytes = (double)colls[i]->bytes;
-        for (end = i + 1; end < ncolls && issued_as_one(colls[i], colls[end]); end++)
-            bytes += (double)colls[end]->bytes;
+        issue all = {0};
+        for (end = i; end == i || (end < ncolls && issued_as_one(colls[i], colls[end])); end++) {
+            all.count++;
+            all.bytes += (double)colls[end]->bytes;
+            all.bus_bytes += bus_bytes(a, colls[end]);
+        }
         for (size_t k = i; k < end; k++) {
-            BRG_TRY(collective_sample(a, colls[k], bytes), out);
-            BRG_TRY(group_sample(a, colls[k], 1 / (double)(end - i)), out);
+            BRG_TRY(collective_sample(a, colls[k], &all), out);
+            BRG_TRY(group_sample(a, colls[k], 1 / (double)all.count), out);
         }
     }
 out:

@@ -196,6 +196,7 @@ TEST(Analysis, GroupedCollectivesShareTheirBandwidth)
     ASSERT_EQ(r.status, BRG_OK) << brg_last_error();
     EXPECT_STAT(r.bucket(0).reduce_busbw, 4000 * 0.5 / 100, 2);
     EXPECT_STAT(r.bucket(1).reduce_busbw, 4000 * 0.5 / 100, 2);
+    EXPECT_STAT(r.bucket(0).reduce_group, 2, 2);
     EXPECT_STAT(r.bucket(0).exposed, 75, 2); /* its share of the bytes */
     EXPECT_STAT(r.bucket(1).exposed, 25, 2);
     EXPECT_STAT(r->exposed_all, 100, 2);

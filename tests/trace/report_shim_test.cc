@@ -133,6 +133,70 @@ TEST(ReportShim, IssuedBeforeTheStepIsNegative)
     EXPECT_HAS(help, "that one was issued before, so its time of issue is negative");
 }
 
+/* One group of a reduce-scatter of 6 MB, an all-reduce of 2 MB and another of 1 MB, which all carry
+ * its times; then an all-reduce alone. Kernels hide the second half of the group. */
+TEST(ReportShim, GroupsHaveOneBandwidthAndAreMarked)
+{
+    TempDir dir;
+    fleet(dir, 1, [](ShimTrace &t) {
+        t.comm(1, 4, 1);
+        for (int s = 0; s < 6; s++) {
+            t.pass(20000);
+            uint64_t t0 = t.now, t1 = t.now + 100000;
+            t.group_begin();
+            t.put(1, BRG_FUNC_ALL_REDUCE, 2000000, 0x2000000, {s, 0}, t0, t1, BRG_REC_GROUPED,
+                  BRG_BFLOAT16);
+            t.put(1, BRG_FUNC_REDUCE_SCATTER, 6000000, 0x1000000, {s, 1}, t0, t1, BRG_REC_GROUPED,
+                  BRG_BFLOAT16);
+            t.put(1, BRG_FUNC_ALL_REDUCE, 1000000, 0x3000000, {s, 2}, t0, t1, BRG_REC_GROUPED,
+                  BRG_BFLOAT16);
+            t.kernel(t0 + 50000, t1);
+            t.now = t1;
+            t.op(1, BRG_FUNC_ALL_REDUCE, 4000000, 0x4000000, {s, 3});
+        }
+    });
+    Json json(brigade({"report", dir.path(), "--json"}).out);
+    ASSERT_EQ(json_array_size(json["buckets"]), 4u);
+    const double share = 3 / 4.0, exposed[] = {2 / 9.0, 6 / 9.0, 1 / 9.0};
+    for (size_t i = 0; i < 3; i++) {
+        json_t *bucket = json_array_get(json["buckets"], i);
+        EXPECT_EQ(integer(bucket, "reduce_group"), 3);
+        EXPECT_EQ(integer(bucket, "reduce_ns"), 100000);
+        EXPECT_NEAR(json_real_value(json_object_get(bucket, "reduce_busbw_gbps")),
+                    share * (6e6 + 2 * 3e6) / 1e5, 1e-6);
+        EXPECT_NEAR((double)integer(bucket, "exposed_ns"), 50000 * exposed[i], 1);
+    }
+    json_t *alone = json_array_get(json["buckets"], 3);
+    EXPECT_EQ(integer(alone, "reduce_group"), 1);
+    EXPECT_NEAR(json_real_value(json_object_get(alone, "reduce_busbw_gbps")),
+                2 * share * 4e6 / (8000 + 4e6 / 200), 1e-6);
+    EXPECT_TRUE(json_is_null(json_object_get(alone, "gather_group")));
+    /* Both kinds together take as long as the group and the one behind it. */
+    json_t *comm = json_object_get(json_array_get(json["comms"], 0), "time_ns");
+    double kinds = 0;
+    for (size_t i = 0; i < json_array_size(json["funcs"]); i++)
+        kinds +=
+            (double)integer(json_object_get(json_array_get(json["funcs"], i), "time_ns"), "median");
+    EXPECT_NEAR((double)integer(comm, "median"), 100000 + 28000, 1);
+    EXPECT_NEAR(kinds, 100000 + 28000, 1);
+
+    CommandResult result =
+        brigade({"report", dir.path(), "--csv", dir.path("buckets.csv"), "--sort", "id"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out, "MiB*RS ");
+    EXPECT_HAS(result.out, "MiB*AR ");
+    EXPECT_HAS(result.out, "MiB AR ");
+    EXPECT_HAS(result.out, "* in a group call with others: times and busbw are the whole group's");
+    expect_fits(result.out);
+    auto csv = lines_of(read_file(dir.path("buckets.csv")));
+    EXPECT_HAS(csv[0], ",reduce_group,gather_group");
+    EXPECT_HAS(csv[1], ",90,90,");
+    EXPECT_HAS(csv[1], ",3,");
+    EXPECT_EQ(brigade({"report", dir.path(), "--sort", "busbw", "--top", "1"})
+                      .out.find("in a group call") != std::string::npos,
+              false);
+}
+
 TEST(ReportShim, FsdpCountsAndDesign)
 {
     TempDir dir;

@@ -53,11 +53,16 @@ class ShimTrace
         put(comm, func, bytes, address, truth, now, now + length, flags, dtype);
         now += length;
     }
+    /* What is put with BRG_REC_GROUPED from here on belongs to another group. */
+    void group_begin()
+    {
+        groups_++;
+    }
     /* Several in one group: they carry the same times. */
     void group(uint32_t comm, brg_func func, const std::vector<uint64_t> &bytes,
                const std::vector<uint64_t> &addresses, const std::vector<Truth> &truths)
     {
-        groups_++;
+        group_begin();
         uint64_t total = 0;
         for (uint64_t b : bytes)
             total += b;

@@ -103,6 +103,11 @@ const brg_rank_arrivals *report_rank_arrivals(const report *r, uint32_t rank);
 enum { REPORT_NAME_COLUMNS = 22 };
 const char *report_name(char buffer[REPORT_NAME_COLUMNS + 1], const char *name);
 
+/* Whether collectives of the bucket have times that others have, too: of one group call. */
+bool report_grouped(const brg_stat *group);
+/* What the mark of those rows means, where a row of the table has it. */
+void report_grouped_line(const report *r);
+
 /* Names recognised buckets after a plan, by elements and order. BRG_ERR_IO, BRG_ERR_FORMAT. */
 brg_status report_map(report *r, const char *path);
 json_t *report_recognition_json(const report *r);

@@ -30,6 +30,14 @@ static void stat_cells(FILE *file, const brg_stat *stat)
         fprintf(file, ",,");
 }
 
+static void number_cell(FILE *file, const brg_stat *stat)
+{
+    if (stat->n)
+        fprintf(file, ",%.0f", stat->median);
+    else
+        fprintf(file, ",");
+}
+
 static void count_cell(FILE *file, const report_count *count)
 {
     fprintf(file, ",%.9g", count->steps ? (double)count->total / (double)count->steps : 0);
@@ -69,7 +77,10 @@ static void bucket_row(const report *r, const brg_bucket_report *b, FILE *file)
     }
     for (size_t i = 0; i < sizeof stats / sizeof *stats; i++)
         stat_cells(file, stats[i]);
-    fprintf(file, ",%s\n", a ? report_reason_name(a->reason) : "");
+    fprintf(file, ",%s", a ? report_reason_name(a->reason) : "");
+    number_cell(file, &b->reduce_group);
+    number_cell(file, &b->gather_group);
+    fprintf(file, "\n");
 }
 
 static void buckets(const report *r, FILE *file)
@@ -82,7 +93,7 @@ static void buckets(const report *r, FILE *file)
                   "all_gathers_per_step,all_reduces_per_step");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         fprintf(file, ",%s,%s_p95", names[i], names[i]);
-    fprintf(file, ",reason\n");
+    fprintf(file, ",reason,reduce_group,gather_group\n");
     for (size_t i = 0; i < r->shown->data.nbuckets; i++)
         bucket_row(r, &r->shown->data.buckets[r->order[i]], file);
 }

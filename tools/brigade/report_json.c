@@ -159,6 +159,8 @@ static json_t *bucket_json(const report *r, const brg_bucket_report *b)
         json_object_set_new(object, times[i].name, median_ns(times[i].stat));
     json_object_set_new(object, "reduce_busbw_gbps", median_real(&b->reduce_busbw));
     json_object_set_new(object, "gather_busbw_gbps", median_real(&b->gather_busbw));
+    json_object_set_new(object, "reduce_group", median_ns(&b->reduce_group));
+    json_object_set_new(object, "gather_group", median_ns(&b->gather_group));
     json_t *distribution = json_object();
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         json_object_set_new(distribution, times[i].name, stat_ns(times[i].stat));

@@ -164,7 +164,7 @@ void report_recognised_lines(const report *r)
 
 typedef struct row {
     const char *op;
-    const brg_stat *start, *end, *time, *busbw;
+    const brg_stat *start, *end, *time, *busbw, *group;
     report_count count;
 } row;
 
@@ -190,7 +190,7 @@ static const char *reason_of(const report *r, uint32_t bucket, char text[REASON_
 static void row_print(const row *op, const brg_stat *exposed, const char *reason)
 {
     char per_step[48];
-    printf(" %2s", op->op);
+    printf("%c%2s", report_grouped(op->group) ? '*' : ' ', op->op);
     cell(op->start->median, op->start->n);
     cell(op->end->median, op->end->n);
     cell(op->time->median, op->time->n);
@@ -216,11 +216,11 @@ static void bucket_rows(const report *r, const brg_bucket_report *b)
     uint64_t bytes = b->meta.grad_bytes ? b->meta.grad_bytes : b->meta.param_bytes;
     const row rows[] = {
         {"RS", &b->reduce_start, &b->reduce_end, &b->reduce_time, &b->reduce_busbw,
-         report_count_of(r, b->id, REPORT_REDUCE_SCATTERS)},
+         &b->reduce_group, report_count_of(r, b->id, REPORT_REDUCE_SCATTERS)},
         {"AR", &b->reduce_start, &b->reduce_end, &b->reduce_time, &b->reduce_busbw,
-         report_count_of(r, b->id, REPORT_ALL_REDUCES)},
+         &b->reduce_group, report_count_of(r, b->id, REPORT_ALL_REDUCES)},
         {"AG", &b->gather_start, &b->gather_end, &b->gather_time, &b->gather_busbw,
-         report_count_of(r, b->id, REPORT_ALL_GATHERS)},
+         &b->gather_group, report_count_of(r, b->id, REPORT_ALL_GATHERS)},
     };
     report_name(name, b->meta.name);
     bool first = true;
@@ -248,4 +248,5 @@ void report_recognised_table(const report *r)
     printf("times in ms a step, start and end from the beginning of the step; busbw in GB/s\n"
            "RS reduce-scatter, AR all-reduce, AG all-gather; reason: what most of its time was, "
            "waiting\nfor a late rank or transfer\n");
+    report_grouped_line(r);
 }

@@ -177,7 +177,7 @@ static void rank_lines(const report *r)
 /* A reduction or a gather of one bucket. */
 typedef struct row {
     const char *op;
-    const brg_stat *ready, *issued, *start, *end, *wait, *busbw;
+    const brg_stat *ready, *issued, *start, *end, *wait, *busbw, *group;
     report_count count;
 } row;
 
@@ -189,9 +189,26 @@ static void cell(const brg_stat *stat)
         printf("%*s", CELL, "-");
 }
 
+bool report_grouped(const brg_stat *group)
+{
+    return group->max > 1;
+}
+
+void report_grouped_line(const report *r)
+{
+    bool any = false;
+    for (size_t i = 0; i < r->top && !any; i++) {
+        const brg_bucket_report *b = &r->shown->data.buckets[r->order[i]];
+        any = report_grouped(&b->reduce_group) || report_grouped(&b->gather_group);
+    }
+    if (any)
+        printf("* in a group call with others: times and busbw are the whole group's, exposed is "
+               "its share\n");
+}
+
 static void row_print(const row *op, const brg_stat *exposed)
 {
-    printf(" %2s", op->op);
+    printf("%c%2s", report_grouped(op->group) ? '*' : ' ', op->op);
     cell(op->ready);
     cell(op->issued);
     cell(op->start);
@@ -218,11 +235,11 @@ static void bucket_rows(const report *r, const brg_bucket_report *b)
     char name[REPORT_NAME_COLUMNS + 1], number[32], size[32];
     const row rows[] = {
         {"RS", &b->ready, &b->reduce_issued, &b->reduce_start, &b->reduce_end, &b->reduce_wait,
-         &b->reduce_busbw, report_count_of(r, b->id, REPORT_REDUCE_SCATTERS)},
+         &b->reduce_busbw, &b->reduce_group, report_count_of(r, b->id, REPORT_REDUCE_SCATTERS)},
         {"AR", &b->ready, &b->reduce_issued, &b->reduce_start, &b->reduce_end, &b->reduce_wait,
-         &b->reduce_busbw, report_count_of(r, b->id, REPORT_ALL_REDUCES)},
+         &b->reduce_busbw, &b->reduce_group, report_count_of(r, b->id, REPORT_ALL_REDUCES)},
         {"AG", NULL, &b->gather_issued, &b->gather_start, &b->gather_end, &b->gather_wait,
-         &b->gather_busbw, report_count_of(r, b->id, REPORT_ALL_GATHERS)},
+         &b->gather_busbw, &b->gather_group, report_count_of(r, b->id, REPORT_ALL_GATHERS)},
     };
     snprintf(number, sizeof number, "bucket %u", b->id);
     report_name(name, b->described ? b->meta.name : number);
@@ -251,6 +268,7 @@ static void bucket_table(const report *r)
         printf("... and %zu more (--top 0 shows all)\n", data->nbuckets - r->top);
     printf("times in ms, from the beginning of the step; busbw in GB/s\n"
            "RS reduce-scatter, AR all-reduce, AG all-gather\n");
+    report_grouped_line(r);
 }
 
 void report_text(const report *r, report_by by, size_t top)
