@@ -149,7 +149,13 @@ brg_status brg_analysis_recognise(brg_analysis *a, const brg_recognise_options *
     if (!r)
         return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for its steps", a->trace->path);
     brg_status status = brg_recognise(a->trace, options, r);
-    if (status == BRG_OK && !r->steps_whole && options->comm_given)
+    if (status == BRG_OK && !r->steps_whole && options->repeats > 1)
+        status =
+            brg_fail(BRG_ERR_NO_DATA,
+                     "%s: no step in which the same buckets are reduced %u times in a row could "
+                     "be recognised (--repeats %u)",
+                     a->trace->path, options->repeats, options->repeats);
+    else if (status == BRG_OK && !r->steps_whole && options->comm_given)
         status = brg_fail(BRG_ERR_NO_DATA,
                           "%s: no steps could be recognised in the collectives of communicator %u; "
                           "--by comm lists the communicators",

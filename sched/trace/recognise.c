@@ -287,12 +287,13 @@ out:
     return status;
 }
 
-static brg_status recognise_comm(const brg_trace *source, brg_recognition *r, brg_pattern *p)
+static brg_status recognise_comm(const brg_trace *source, uint32_t repeats, brg_recognition *r,
+                                 brg_pattern *p)
 {
     brg_status status;
     BRG_TRY(events_collect(source, r->comm.comm, p), out);
     r->collectives = p->nevents;
-    BRG_TRY(brg_pattern_find(p, source->path), out);
+    BRG_TRY(brg_pattern_find(p, repeats, source->path), out);
     if (!p->model)
         goto out;
     BRG_TRY(brg_pattern_buckets(p, &r->trace.buckets, &r->trace.nbuckets), out);
@@ -303,7 +304,8 @@ static brg_status recognise_comm(const brg_trace *source, brg_recognition *r, br
     r->by_address = p->by_address;
     r->gathers_first = p->gathers_first;
     r->micro_steps = (uint32_t)p->micro_steps;
-    r->early = p->cycles.first[0];
+    r->micro_steps_known = p->micro_steps_known;
+    r->early = p->nearly;
     steps_write(r, p);
     others_number(r, source->nrecs);
     BRG_TRY(brg_waste_find(r, p, source), out);
@@ -328,7 +330,7 @@ brg_status brg_recognise(const brg_trace *source, const brg_recognise_options *o
         BRG_TRY(comm_choose(source, &comm, &found), out);
     if (found) {
         r->comm = brg_comm_info_get(source, comm);
-        BRG_TRY(recognise_comm(source, r, &pattern), out);
+        BRG_TRY(recognise_comm(source, options->repeats, r, &pattern), out);
     }
 out:
     brg_pattern_free(&pattern);

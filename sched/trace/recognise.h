@@ -12,7 +12,8 @@
  *    Whole cycles are searched for in the sequence: what comes before, between and after them
  *    (first step before DDP makes its buckets anew, lost records) is left out.
  * 3. Cycles without gathers before one with gathers of as many elements as are reduced are
- *    micro-steps of one step. Accumulation without such a mark cannot be told from steps.
+ *    micro-steps of one step. Accumulation without such a mark cannot be told from steps: the user
+ *    has to say how many cycles make one. Steps then begin where the pause before is longest.
  * 4. A step begins with its first reduction, or, when parameters are gathered for the forward
  *    pass, with the first gather after the last reduction before it.
  * 5. The gathers of most steps are the pattern. Steps with others (evaluation) are left out.
@@ -29,9 +30,13 @@
 extern "C" {
 #endif
 
+/* The most cycles that can be said to make a step. */
+#define BRG_REPEATS_MAX 65536
+
 typedef struct brg_recognise_options {
     bool comm_given; /* `comm` is the data-parallel communicator */
     uint32_t comm;
+    uint32_t repeats; /* as many cycles make a step; 0: as many as gathers tell, else one */
 } brg_recognise_options;
 
 /* What the shim said of a communicator ("comm N"). */
@@ -71,9 +76,10 @@ typedef struct brg_recognition {
     bool by_address;    /* false: addresses do not recur, only sizes */
     bool gathers_first; /* parameters are gathered at the beginning of the step */
     uint32_t micro_steps;
-    uint32_t steps_whole;  /* became STEP records */
-    uint32_t steps_lossy;  /* left out: records of theirs are missing */
-    uint32_t steps_unlike; /* left out: other gathers than most have, as in evaluation */
+    bool micro_steps_known; /* false: one is a guess, as nothing marks the end of a step */
+    uint32_t steps_whole;   /* became STEP records */
+    uint32_t steps_lossy;   /* left out: records of theirs are missing */
+    uint32_t steps_unlike;  /* left out: other gathers than most have, as in evaluation */
     uint64_t early; /* reductions before the first cycle: DDP before it makes its buckets anew */
     /* Of the data-parallel communicator: all, those in whole steps, those in a last step of which
      * nobody knows the end. */

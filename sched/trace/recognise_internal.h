@@ -52,16 +52,24 @@ typedef struct brg_pattern {
     brg_cycles cycles;
     bool by_address, gathers_by_address; /* addresses recur */
     size_t micro_steps;
+    bool micro_steps_known;
     brg_step_span *steps;
     size_t nsteps, nlost; /* nlost: what is left of steps between cycles */
+    size_t nearly;        /* reductions before the first step that can be whole */
     bool gathers_first, interleaved;
     const brg_step_span *model; /* one like most; NULL: none */
 } brg_pattern;
 
-/* recognise_steps.c: from reductions to cycles and steps. */
-brg_status brg_pattern_find(brg_pattern *pattern, const char *path);
+/* recognise_steps.c: from reductions to cycles and steps. `repeats`: cycles of a step, 0: unknown.
+ */
+brg_status brg_pattern_find(brg_pattern *pattern, uint32_t repeats, const char *path);
 void brg_pattern_free(brg_pattern *pattern);
 uint64_t brg_event_elements(const brg_event *event);
+
+/* recognise_rounds.c: how many cycles make a step, and which cycle is the last of one. */
+brg_status brg_pattern_rounds(brg_pattern *pattern, uint32_t repeats, bool *ends, const char *path);
+/* Gathers among the events [from, to). */
+size_t brg_pattern_gathers(const brg_pattern *pattern, size_t from, size_t to);
 
 /* recognise_buckets.c: bucket numbers of the events of all steps in use; *nbuckets of them. */
 brg_status brg_pattern_buckets(brg_pattern *pattern, brg_trace_bucket **buckets, size_t *nbuckets);
@@ -73,6 +81,12 @@ brg_status brg_recognise_kernels(brg_recognition *recognition);
 /* waste.c: fills `waste` of a recognition whose trace is complete. */
 brg_status brg_waste_find(brg_recognition *recognition, const brg_pattern *pattern,
                           const brg_trace *source);
+
+/* Behind the last reduction of a cycle. */
+static inline size_t brg_cycle_end(const brg_pattern *p, size_t cycle)
+{
+    return p->cycles.first[cycle] + p->cycles.period;
+}
 
 /* Whether the step is one of those in use. */
 static inline bool brg_step_counts(const brg_step_span *s)

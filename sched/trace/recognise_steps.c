@@ -105,77 +105,23 @@ out:
     return status;
 }
 
-/* ---- Micro-steps ---- */
-
-/* Gathers among the events [from, to). */
-static size_t gathers_between(const brg_pattern *p, size_t from, size_t to)
-{
-    size_t n = 0;
-    for (size_t i = from; i < to; i++)
-        n += p->events[i].gather;
-    return n;
-}
-
-static size_t cycle_end(const brg_pattern *p, size_t cycle)
-{
-    return p->cycles.first[cycle] + p->cycles.period;
-}
+/* ---- Steps ---- */
 
 static bool cycles_adjoin(const brg_pattern *p, size_t cycle)
 {
-    return cycle + 1 < p->cycles.count && p->cycles.first[cycle + 1] == cycle_end(p, cycle);
+    return cycle + 1 < p->cycles.count && p->cycles.first[cycle + 1] == brg_cycle_end(p, cycle);
 }
 
-/* Whether what was reduced is gathered after this cycle, and not within it. More gathers may follow
- * (evaluation). */
-static bool cycle_ends_step(const brg_pattern *p, size_t cycle)
+/* Whether something is missing up to the end of a cycle. */
+static bool lossy_until(const brg_pattern *p, size_t cycle)
 {
-    size_t first = p->cycles.first[cycle], end = cycle_end(p, cycle);
-    uint64_t reduced = 0, gathered = 0;
-    for (size_t i = first; i < end; i++)
-        reduced += brg_event_elements(&p->events[p->reductions[i]]);
-    if (gathers_between(p, p->reductions[first], p->reductions[end - 1]))
-        return false;
-    size_t to = end < p->nreductions ? p->reductions[end] : p->nevents;
-    for (size_t i = p->reductions[end - 1]; i < to && gathered < reduced - reduced / 20; i++)
-        gathered += p->events[i].gather ? brg_event_elements(&p->events[i]) : 0;
-    return gathered >= reduced - reduced / 20 && gathered <= reduced + reduced / 20;
+    bool lossy = false;
+    for (size_t e = 1; e <= p->reductions[brg_cycle_end(p, cycle) - 1]; e++)
+        lossy |= p->events[e].lost > 0;
+    return lossy;
 }
 
-/* How many cycles make a step: the distance between those that end one, when most distances are
- * the same and they span the run. In reductions, so that a cycle of which some are missing counts
- * too. */
-static brg_status micro_steps_find(brg_pattern *p, bool *ends, const char *path)
-{
-    size_t period = p->cycles.period, best = 0, all = 0, last = SIZE_MAX, mixed = 0;
-    size_t *votes = calloc(p->nreductions / period + 2, sizeof *votes);
-    p->micro_steps = 1;
-    if (!votes)
-        return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu cycles", path, p->cycles.count);
-    for (size_t c = 0; c < p->cycles.count; c++) {
-        mixed += gathers_between(p, p->reductions[p->cycles.first[c]],
-                                 p->reductions[cycle_end(p, c) - 1]) > 0;
-        ends[c] = cycle_ends_step(p, c);
-        if (!ends[c])
-            continue;
-        if (last != SIZE_MAX) {
-            size_t distance = (p->cycles.first[c] - p->cycles.first[last] + period / 2) / period;
-            votes[distance]++;
-            all++;
-            best = votes[distance] > votes[best] ? distance : best;
-        }
-        last = c;
-    }
-    if (best && 2 * mixed < p->cycles.count && 2 * votes[best] >= all &&
-        2 * votes[best] * best >= p->cycles.count / 2)
-        p->micro_steps = best;
-    free(votes);
-    return BRG_OK;
-}
-
-/* ---- Steps ---- */
-
-static brg_status steps_list(brg_pattern *p, const char *path)
+static brg_status steps_list(brg_pattern *p, uint32_t repeats, const char *path)
 {
     brg_status status;
     size_t n = p->cycles.count, period = p->cycles.period, from = 0;
@@ -185,16 +131,24 @@ static brg_status steps_list(brg_pattern *p, const char *path)
         status = brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for %zu steps", path, n);
         goto out;
     }
-    BRG_TRY(micro_steps_find(p, ends, path), out);
+    BRG_TRY(brg_pattern_rounds(p, repeats, ends, path), out);
+    p->nearly = p->cycles.first[0];
+    bool broken = false; /* a step has begun whose end is not found so far */
     for (size_t c = 0; c < n; c++) {
         bool last = p->micro_steps == 1 || ends[c];
-        if (last && c + 1 - from == p->micro_steps)
+        bool whole = c + 1 - from == p->micro_steps;
+        if (last && whole) {
             p->steps[p->nsteps++] = (brg_step_span){
                 .r_first = p->cycles.first[from],
-                .r_end = cycle_end(p, c),
+                .r_end = brg_cycle_end(p, c),
             };
-        else if (last)
+            p->nlost += broken;
+        } else if (last && !from && !lossy_until(p, c)) {
+            p->nearly = brg_cycle_end(p, c); /* rounds of a step that began otherwise */
+        } else if (last) {
             p->nlost++;
+        }
+        broken = !last && (broken || !cycles_adjoin(p, c));
         if (last || !cycles_adjoin(p, c))
             from = c + 1;
     }
@@ -213,13 +167,13 @@ static void gathers_place(brg_pattern *p)
     for (size_t i = 0; i < p->nsteps; i++) {
         const brg_step_span *s = &p->steps[i];
         size_t r0 = p->reductions[s->r_first], r1 = p->reductions[s->r_end - 1];
-        mixed += gathers_between(p, r0, r1) > 0;
+        mixed += brg_pattern_gathers(p, r0, r1) > 0;
         if (s->r_end == p->nreductions)
             continue;
         size_t next = p->reductions[s->r_end];
-        size_t all = gathers_between(p, r0, next);
+        size_t all = brg_pattern_gathers(p, r0, next);
         many += all > p->cycles.period;
-        if (gathers_between(p, r1, next)) {
+        if (brg_pattern_gathers(p, r1, next)) {
             size_t gather = r1;
             while (!p->events[gather].gather)
                 gather++;
@@ -330,14 +284,14 @@ static brg_status steps_compare(brg_pattern *p, const char *path)
     return BRG_OK;
 }
 
-brg_status brg_pattern_find(brg_pattern *p, const char *path)
+brg_status brg_pattern_find(brg_pattern *p, uint32_t repeats, const char *path)
 {
     brg_status status;
     BRG_TRY(reductions_list(p, path), out);
     BRG_TRY(cycles_find(p, path), out);
     if (p->cycles.count < 2)
         goto out;
-    BRG_TRY(steps_list(p, path), out);
+    BRG_TRY(steps_list(p, repeats, path), out);
     gathers_place(p);
     steps_bound(p);
     BRG_TRY(steps_compare(p, path), out);

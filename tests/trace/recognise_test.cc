@@ -240,6 +240,46 @@ TEST(Recognise, ZeroOneByOneGroupedAndAccumulating)
             }
 }
 
+/* The same buckets several times a step and no mark: the user says how often. The first step may
+ * have other buckets in its first round, records may be missing, pauses differ. */
+TEST(Recognise, RoundsOfAStepAsTheUserSays)
+{
+    for (int rounds : {2, 3, 8})
+        for (bool rebucketing : {false, true})
+            for (double drop : {0.0, 0.004}) {
+                ShimTrace t(7);
+                t.jitter = 0.05;
+                t.comm(1, 4, 1);
+                t.drop = drop;
+                for (int s = 0; s < 40; s++) {
+                    for (int k = 0; k < rounds; k++) {
+                        t.pass(10000);
+                        if (!s && !k && rebucketing)
+                            t.op(1, BRG_FUNC_ALL_REDUCE, 90 << 20, 0x70000000, {-1, -1});
+                        else
+                            for (uint64_t b = 0; b < 10; b++)
+                                t.op(1, BRG_FUNC_ALL_REDUCE, (b + 1) << 20, (b + 1) << 28,
+                                     {s, (int)b}, 200);
+                    }
+                    t.pass(6000);
+                }
+                brg_recognise_options options{};
+                options.repeats = (uint32_t)rounds;
+                Recognised r(t, options);
+                SCOPED_TRACE(rounds * 100 + rebucketing * 10 + (drop > 0));
+                EXPECT_EQ(r->micro_steps, (uint32_t)rounds);
+                EXPECT_TRUE(r->micro_steps_known);
+                EXPECT_EQ(r->trace.nbuckets, 10u);
+                if (drop > 0)
+                    EXPECT_GT(r->steps_whole, 8u);
+                else
+                    EXPECT_EQ(r->steps_whole, rebucketing ? 38u : 39u);
+                EXPECT_EQ(drop > 0, r->steps_lossy > 0);
+                EXPECT_EQ(r->nwaste, 0u);
+                r.expect_true();
+            }
+}
+
 TEST(Recognise, TensorDataAndPipelineParallel)
 {
     for (int micro : {1, 3}) {

@@ -1,76 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* brigade report on traces as the shim leaves them: steps and buckets are recognised. */
-#include <gtest/gtest.h>
-#include <jansson.h>
-
-#include <fstream>
-#include <functional>
-#include <string>
-
-#include "tests/brigade/command.h"
-#include "tests/trace/shim_trace.h"
+#include "tests/trace/report_shim.h"
 
 namespace
 {
-
-#define EXPECT_HAS(text, word) EXPECT_NE((text).find(word), std::string::npos) << (text)
-
-struct Json {
-    explicit Json(const std::string &text)
-    {
-        json_error_t error;
-        root = json_loads(text.c_str(), JSON_REJECT_DUPLICATES, &error);
-        EXPECT_NE(root, nullptr) << error.text << "\n" << text;
-    }
-    ~Json()
-    {
-        json_decref(root);
-    }
-    Json(const Json &) = delete;
-    json_t *operator[](const char *key) const
-    {
-        return json_object_get(root, key);
-    }
-    json_t *root;
-};
-
-int64_t integer(json_t *object, const char *key)
-{
-    json_t *value = json_object_get(object, key);
-    EXPECT_TRUE(json_is_integer(value)) << key;
-    return json_integer_value(value);
-}
-
-std::string string(json_t *object, const char *key)
-{
-    json_t *value = json_object_get(object, key);
-    EXPECT_TRUE(json_is_string(value)) << key;
-    return json_is_string(value) ? json_string_value(value) : "";
-}
-
-std::string ring_path(const TempDir &dir, uint32_t rank)
-{
-    return dir.path("rank-" + std::to_string(rank) + ".ring");
-}
-
-/* `ranks` ranks that run the same. */
-void fleet(const TempDir &dir, uint32_t ranks, std::function<void(ShimTrace &)> train,
-           std::function<void(ShimTrace &)> change = {})
-{
-    for (uint32_t rank = 0; rank < ranks; rank++) {
-        ShimTrace t(1, rank, ranks);
-        train(t);
-        if (change)
-            change(t);
-        t.write(ring_path(dir, rank));
-    }
-}
-
-void expect_fits(const std::string &out)
-{
-    for (const std::string &line : lines_of(out))
-        EXPECT_LE(line.size(), 100u) << line;
-}
 
 TEST(ReportShim, Ddp)
 {
@@ -338,79 +271,6 @@ TEST(ReportShim, Csv)
     CommandResult result = brigade({"report", dir.path(), "--csv", dir.path("no/where")});
     EXPECT_EQ(result.code, 3);
     EXPECT_HAS(result.err, "cannot write");
-}
-
-/* The first words of the rows of a list, in the table and in a file. */
-void expect_order(const TempDir &dir, const std::string &by, const std::vector<std::string> &sort,
-                  const std::vector<std::string> &rows)
-{
-    std::vector<std::string> args = {"report", dir.path(),          "--by", by, "-f",
-                                     "--csv",  dir.path("list.csv")};
-    args.insert(args.end(), sort.begin(), sort.end());
-    CommandResult result = brigade(args);
-    ASSERT_EQ(result.code, 0) << result.err;
-    auto lines = lines_of(result.out), csv = lines_of(read_file(dir.path("list.csv")));
-    const std::string title = by == "comm"   ? "communicator "
-                              : by == "func" ? "collective "
-                                             : "rank ";
-    size_t at = 0;
-    while (at < lines.size() &&
-           (lines[at].compare(0, title.size(), title) || lines[at].find("  ") == std::string::npos))
-        at++;
-    ASSERT_LE(at + rows.size(), lines.size());
-    ASSERT_EQ(csv.size(), rows.size() + 1);
-    for (size_t i = 0; i < rows.size(); i++) {
-        EXPECT_EQ(lines[at + 1 + i].substr(0, lines[at + 1 + i].find_first_of(" ,")), rows[i]);
-        EXPECT_EQ(csv[1 + i].substr(0, csv[1 + i].find(',')), rows[i]);
-    }
-}
-
-TEST(ReportShim, SortSortsEveryList)
-{
-    TempDir dir;
-    for (uint32_t rank = 0; rank < 3; rank++) {
-        ShimTrace t(1, rank, 3);
-        t.comm(1, 3, 1);
-        t.comm(2, 3, 2);
-        for (int s = 0; s < 6; s++) {
-            t.pass(rank == 1 ? 30000 : 10000);
-            t.op(1, BRG_FUNC_ALL_REDUCE, 8000000, 0x1000000, {s, 0});
-            for (int i = 0; i < 8; i++) /* fewer bytes, more time */
-                t.op(2, BRG_FUNC_BROADCAST, 100000, 0x2000000, {s, -1});
-        }
-        t.write(ring_path(dir, rank));
-    }
-    expect_order(dir, "comm", {}, {"2", "1"});
-    expect_order(dir, "comm", {"--sort", "time"}, {"2", "1"});
-    expect_order(dir, "comm", {"--sort", "size"}, {"1", "2"});
-    expect_order(dir, "comm", {"--sort", "id"}, {"1", "2"});
-    expect_order(dir, "func", {"--sort", "time"}, {"broadcast", "all-reduce"});
-    expect_order(dir, "func", {"--sort", "size"}, {"all-reduce", "broadcast"});
-    expect_order(dir, "rank", {}, {"0", "1", "2"});
-    expect_order(dir, "rank", {"--sort", "time"}, {"1", "0", "2"});
-    Json json(brigade({"report", dir.path(), "--by", "comm", "--sort", "size", "--json"}).out);
-    EXPECT_EQ(integer(json_array_get(json["comms"], 0), "comm"), 1);
-    Json ranks(brigade({"report", dir.path(), "--by", "rank", "--sort", "time", "--json"}).out);
-    EXPECT_EQ(integer(json_array_get(ranks["ranks"], 0), "rank"), 1);
-}
-
-TEST(ReportShim, SortByWhatTheListLacksIsAnError)
-{
-    TempDir dir;
-    fleet(dir, 1, [](ShimTrace &t) { ddp(t, {}); });
-    const struct {
-        const char *by, *sort, *valid;
-    } bad[] = {{"comm", "wait", "id, size, time"},
-               {"func", "busbw", "id, size, time"},
-               {"rank", "size", "id, exposed, time"}};
-    for (const auto &b : bad) {
-        CommandResult result = brigade({"report", dir.path(), "--by", b.by, "--sort", b.sort});
-        EXPECT_EQ(result.code, 2);
-        EXPECT_EQ(result.out, "");
-        EXPECT_HAS(result.err, std::string("--sort ") + b.sort + ": ");
-        EXPECT_HAS(result.err, std::string("--by ") + b.by);
-        EXPECT_HAS(result.err, b.valid);
-    }
 }
 
 TEST(ReportShim, BucketMap)

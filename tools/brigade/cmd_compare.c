@@ -14,7 +14,7 @@ static const char *const by_words[] = {"run", "bucket", NULL};
 
 static struct {
     bool json, rank_given, metric_given;
-    int64_t rank, skip;
+    int64_t rank, skip, repeats;
     int metric, by;
     const char *threshold;
 } opt = {.skip = 1, .threshold = "3%"};
@@ -55,6 +55,14 @@ static const cli_option options[] = {
      .metavar = "N",
      .max = UINT32_MAX,
      .help = "Leave out the first N steps of each run (default: 1)."},
+    {.name = "repeats",
+     .type = CLI_INT,
+     .dest = &opt.repeats,
+     .metavar = "K",
+     .min = 1,
+     .max = BRG_REPEATS_MAX,
+     .help = "Recognise steps in which the same buckets are reduced K times, as brigade report "
+             "does."},
     {.name = "json", .type = CLI_FLAG, .dest = &opt.json, .help = "Print one JSON document."},
     {.name = NULL},
 };
@@ -122,9 +130,10 @@ static int compare_print(comparison *c, compare_run *runs, char **paths)
         return code;
     if (!c->by_bucket && !strcmp(metric_words[opt.metric], "wait_ns"))
         return cli_fail(&command, CLI_USAGE, "--metric wait_ns is known of buckets only");
+    const brg_analysis_options how = {.warmup_steps = (uint32_t)opt.skip,
+                                      .recognise = {.repeats = (uint32_t)opt.repeats}};
     for (size_t i = 0; i < c->nruns; i++) {
-        code = compare_load(&command, paths[i], (uint32_t)opt.skip, opt.rank_given ? opt.rank : -1,
-                            &runs[i]);
+        code = compare_load(&command, paths[i], &how, opt.rank_given ? opt.rank : -1, &runs[i]);
         if (code != CLI_OK)
             return code;
     }

@@ -21,7 +21,7 @@ static const char *const by_words[] = {[REPORT_BY_BUCKET] = "bucket",
 
 static struct {
     bool json, rank_given, skip_given, sort_given, comm_given, force;
-    int64_t rank, skip, top, comm;
+    int64_t rank, skip, top, comm, repeats;
     int sort, by;
     const char *perfetto, *chrome, *html, *csv, *bucket_map;
 } opt = {.skip = 1, .top = 16};
@@ -107,6 +107,14 @@ static const cli_option options[] = {
      .given = &opt.comm_given,
      .help = "Recognise steps and buckets in communicator N (default: the one whose recurring "
              "reductions have most bytes)."},
+    {.name = "repeats",
+     .type = CLI_INT,
+     .dest = &opt.repeats,
+     .metavar = "K",
+     .min = 1,
+     .max = BRG_REPEATS_MAX,
+     .help = "Recognise steps in which the same buckets are reduced K times, as in gradient "
+             "accumulation without no_sync (default: what gathers of parameters tell, else 1)."},
     {.name = NULL},
 };
 
@@ -137,7 +145,9 @@ static const cli_command command = {
         "are recognised: a step is what recurs in the collectives of one communicator, a bucket, "
         "r0, r1, ..., is a reduction in it with the gathers of the same buffer or size. Such a "
         "step begins when its first collective starts on the device; that one was issued before, "
-        "so its time of issue is negative. What is exposed is then known only with kernels or "
+        "so its time of issue is negative. Where the same buckets are reduced several times a "
+        "step and nothing marks its end, each round would be taken for a step: --repeats says how "
+        "many rounds make one. What is exposed is then known only with kernels or "
         "stream waits in the trace; the report says what it was taken from. Where several ranks "
         "have traces, their clocks are aligned on the ends of the collectives, and waiting for a "
         "late rank is told apart from a slow transfer; differences below the error that is printed "
@@ -194,7 +204,9 @@ static brg_status rank_load(report *r, const char *path, char nothing[1024])
     r->nranks++;
     const brg_analysis_options how = {
         .warmup_steps = (uint32_t)opt.skip,
-        .recognise = {.comm_given = opt.comm_given, .comm = (uint32_t)opt.comm},
+        .recognise = {.comm_given = opt.comm_given,
+                      .comm = (uint32_t)opt.comm,
+                      .repeats = (uint32_t)opt.repeats},
     };
     status = brg_trace_analyze(rank->trace, &how, &rank->data);
     /* Where the ring has wrapped, the first steps are gone anyway. */
@@ -362,6 +374,8 @@ static int report_print(report *r)
         status = report_map(r, opt.bucket_map);
     if (status != BRG_OK)
         return cli_fail(&command, exit_code(status), "%s", brg_last_error());
+    if (opt.repeats && !r->shown->data.recognition)
+        report_warn(r, "--repeats is not used: the trace has its own steps");
     report_warn_all(r);
     code = exports_write(r);
     if (code != CLI_OK)

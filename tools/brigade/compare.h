@@ -61,8 +61,8 @@ typedef struct comparison {
 
 /* compare_load.c: opens a trace and takes the rank wanted, or, below 0, the one that computes most.
  * Returns an exit code. */
-int compare_load(const cli_command *command, const char *path, uint32_t skip, int64_t rank,
-                 compare_run *run);
+int compare_load(const cli_command *command, const char *path, const brg_analysis_options *how,
+                 int64_t rank, compare_run *run);
 
 /* compare_rows.c. False: no memory. */
 bool compare_metrics(comparison *c, brg_series_metric judged);

@@ -30,11 +30,11 @@ typedef struct choice {
     char nothing[1024];
 } choice;
 
-static brg_status file_take(compare_run *run, const char *path, uint32_t skip, choice *c)
+static brg_status file_take(compare_run *run, const char *path, const brg_analysis_options *how,
+                            choice *c)
 {
     brg_trace *trace = NULL;
     brg_series series = {0};
-    const brg_analysis_options how = {.warmup_steps = skip};
     brg_status status;
     BRG_TRY(brg_trace_open(path, &trace), out);
     if (run->nranks && trace->world != run->world) {
@@ -47,7 +47,7 @@ static brg_status file_take(compare_run *run, const char *path, uint32_t skip, c
     run->lost += brg_trace_lost(trace);
     if (c->wanted >= 0 && trace->rank != c->wanted)
         goto out;
-    status = brg_trace_series(trace, &how, &series);
+    status = brg_trace_series(trace, how, &series);
     if (status == BRG_ERR_NO_DATA) {
         if (!c->nothing[0])
             snprintf(c->nothing, sizeof c->nothing, "%s", brg_last_error());
@@ -71,8 +71,8 @@ out:
     return status;
 }
 
-int compare_load(const cli_command *command, const char *path, uint32_t skip, int64_t rank,
-                 compare_run *run)
+int compare_load(const cli_command *command, const char *path, const brg_analysis_options *how,
+                 int64_t rank, compare_run *run)
 {
     char **paths = NULL;
     size_t npaths = 0;
@@ -80,7 +80,7 @@ int compare_load(const cli_command *command, const char *path, uint32_t skip, in
     *run = (compare_run){.path = path};
     brg_status status = brg_trace_list(path, &paths, &npaths);
     for (size_t i = 0; status == BRG_OK && i < npaths; i++)
-        status = file_take(run, paths[i], skip, &c);
+        status = file_take(run, paths[i], how, &c);
     brg_trace_list_free(paths, npaths);
     if (status != BRG_OK)
         return cli_fail(command, status == BRG_ERR_NO_DATA ? CLI_NO_DATA : CLI_INPUT, "%s",

@@ -64,6 +64,10 @@ static void recognition_line(const brg_recognition *g)
     if (g->micro_steps > 1)
         printf(", %u micro-steps a step", g->micro_steps);
     printf("\n");
+    if (!g->micro_steps_known)
+        printf("%-10s each round of them is taken for a step; where K rounds make one: --repeats "
+               "K\n",
+               "");
 }
 
 /* The ranks that came last most often, one line each. */
