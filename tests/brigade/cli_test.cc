@@ -159,8 +159,8 @@ TEST(CliParse, WholeNumbers)
     EXPECT_EQ(parse({"--any", "-9223372036854775808"}).code, -1);
     EXPECT_EQ(any, INT64_MIN);
     EXPECT_EQ(parse({"--count=100"}).code, -1);
-    expect_refused({"--count=101"}, "--count: '101' is not a number of -5 to 100");
-    expect_refused({"-n", "-6"}, "--count: '-6' is not a number of -5 to 100");
+    expect_refused({"--count=101"}, "--count: '101' is not a whole number of -5 to 100");
+    expect_refused({"-n", "-6"}, "--count: '-6' is not a whole number of -5 to 100");
     EXPECT_EQ(count, 42);
 }
 

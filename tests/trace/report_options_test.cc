@@ -138,6 +138,51 @@ TEST(ReportOptions, RepeatsAreNotAskedForWhereGathersTell)
     EXPECT_EQ(result.out.find("--repeats"), std::string::npos);
 }
 
+/* What was given, and what was expected in its place. */
+TEST(ReportOptions, BadValuesAreNamed)
+{
+    TempDir dir;
+    fleet(dir, 1, [](ShimTrace &t) { ddp(t, {}); });
+    const std::string whole = "is not a whole number of 0 to 4294967295",
+                      plan = "expected a file that brigade plan --json has written";
+    write_file(dir.path("bad.json"), "{\"buffers\": 1}");
+    write_file(dir.path("bad.txt"), "buckets");
+    write_file(dir.path("half.json"), R"({"buffers":[{"key":"a","buckets":[{"start":0}]}]})");
+    write_file(dir.path("none.json"), R"({"buffers":[{"buckets":[]}]})");
+    const struct {
+        std::string option, value, says;
+        int code;
+    } bad[] = {
+        {"--skip", "-1", whole, 2},
+        {"--skip", "two", whole, 2},
+        {"--skip", "1.5", whole, 2},
+        {"--skip", "", whole, 2},
+        {"--skip", "99999999999999999999", whole, 2},
+        {"--skip", "400", "leaves none of its", 4},
+        {"--top", "-1", whole, 2},
+        {"--top", "all", whole, 2},
+        {"--top", "5000000000", whole, 2},
+        {"--repeats", "0", "is not a whole number of 1 to 65536", 2},
+        {"--bucket-map", "", plan, 3},
+        {"--bucket-map", dir.path("gone"), plan, 3},
+        {"--bucket-map", dir.path("."), plan, 3},
+        {"--bucket-map", dir.path("bad.json"), plan, 3},
+        {"--bucket-map", dir.path("bad.txt"), plan, 3},
+        {"--bucket-map", dir.path("half.json"), plan, 3},
+        {"--bucket-map", dir.path("none.json"), plan, 3},
+    };
+    for (const auto &b : bad) {
+        CommandResult result = brigade({"report", dir.path(), b.option, b.value});
+        SCOPED_TRACE(b.option + " '" + b.value + "'");
+        EXPECT_EQ(result.code, b.code);
+        EXPECT_EQ(result.out, "");
+        EXPECT_EQ(lines_of(result.err).size(), 1u) << result.err;
+        EXPECT_HAS(result.err, b.option);
+        EXPECT_HAS(result.err, b.code == 4 ? b.value : "'" + b.value + "'");
+        EXPECT_HAS(result.err, b.says);
+    }
+}
+
 TEST(ReportOptions, RepeatsBeyondTheTrace)
 {
     TempDir dir;

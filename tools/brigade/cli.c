@@ -274,7 +274,10 @@ static int set_value(const cli_command *command, const cli_option *option, const
     }
     double value = option->type == CLI_DOUBLE ? real : (double)integer;
     if (has_limits(option) && (value < option->min || value > option->max))
-        return bad_value(command, option, text, option->type == CLI_SIZE ? "a size" : "a number");
+        return bad_value(command, option, text,
+                         option->type == CLI_SIZE  ? "a size"
+                         : option->type == CLI_INT ? "a whole number"
+                                                   : "a number");
     if (option->type == CLI_DOUBLE)
         *(double *)option->dest = real;
     else

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* brigade report --bucket-map: names from a plan for buckets that were recognised. */
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/brigade/report.h"
 
@@ -17,14 +19,18 @@ typedef struct map {
     size_t count;
 } map;
 
+static const char *const expected = "a file that brigade plan --json has written";
+
 static brg_status map_add(map *m, const char *path, const char *key, size_t index,
                           const json_t *bucket)
 {
     const json_t *start = json_object_get(bucket, "start"), *end = json_object_get(bucket, "end");
     if (!json_is_integer(start) || !json_is_integer(end) ||
         json_integer_value(end) < json_integer_value(start))
-        return brg_fail(BRG_ERR_FORMAT, "%s: bucket %zu of buffer %s has no start and end", path,
-                        index, key);
+        return brg_fail(
+            BRG_ERR_FORMAT,
+            "--bucket-map: '%s': bucket %zu of buffer %s has no start and end; expected %s", path,
+            index, key, expected);
     map_entry *grown = reallocarray(m->entries, m->count + 1, sizeof *grown);
     if (!grown)
         return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for its buckets", path);
@@ -39,17 +45,22 @@ static brg_status map_add(map *m, const char *path, const char *key, size_t inde
 static brg_status map_read(map *m, const char *path)
 {
     json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
+    FILE *file = fopen(path, "re");
     brg_status status = BRG_OK;
     size_t i, k;
     json_t *buffer, *bucket;
-    if (!root && json_error_code(&error) == json_error_cannot_open_file)
-        return brg_fail(BRG_ERR_IO, "cannot open the bucket map %s", path);
+    if (!file)
+        return brg_fail(BRG_ERR_IO, "--bucket-map: cannot open '%s': %s; expected %s", path,
+                        strerror(errno), expected);
+    json_t *root = json_loadf(file, 0, &error);
+    fclose(file);
     if (!root)
-        return brg_fail(BRG_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
+        return brg_fail(BRG_ERR_FORMAT, "--bucket-map: '%s': line %d: %s; expected %s", path,
+                        error.line, error.text, expected);
     json_t *buffers = json_object_get(root, "buffers");
     if (!json_is_array(buffers)) {
-        status = brg_fail(BRG_ERR_FORMAT, "%s: no list of buffers: not a plan", path);
+        status = brg_fail(BRG_ERR_FORMAT, "--bucket-map: '%s' has no list of buffers; expected %s",
+                          path, expected);
         goto out;
     }
     json_array_foreach(buffers, i, buffer)
@@ -57,7 +68,10 @@ static brg_status map_read(map *m, const char *path)
         const char *key = json_string_value(json_object_get(buffer, "key"));
         json_t *buckets = json_object_get(buffer, "buckets");
         if (!key || !json_is_array(buckets)) {
-            status = brg_fail(BRG_ERR_FORMAT, "%s: buffer %zu has no key or no buckets", path, i);
+            status =
+                brg_fail(BRG_ERR_FORMAT,
+                         "--bucket-map: '%s': buffer %zu has no key or no buckets; expected %s",
+                         path, i, expected);
             goto out;
         }
         json_array_foreach(buckets, k, bucket) BRG_TRY(map_add(m, path, key, k, bucket), out);
