@@ -147,6 +147,26 @@ static brg_status symbols_give(brg_event *events, size_t n, const char *path)
     return BRG_OK;
 }
 
+static bool issued_as_one(const brg_rec *x, const brg_rec *y)
+{
+    return (x->flags & y->flags & BRG_REC_GROUPED) && x->stream == y->stream &&
+           x->t0_ns == y->t0_ns && x->t1_ns == y->t1_ns;
+}
+
+/* Collectives of a group call have numbers in a row. */
+static void events_time(brg_event *events, size_t n)
+{
+    for (size_t i = 0, end; i < n; i = end) {
+        const brg_rec *first = events[i].rec;
+        double time = first->flags & BRG_REC_UNTIMED ? 0 : (double)(first->t1_ns - first->t0_ns);
+        double bytes = 0;
+        for (end = i; end == i || (end < n && issued_as_one(first, events[end].rec)); end++)
+            bytes += (double)events[end].rec->bytes;
+        for (size_t k = i; k < end; k++)
+            events[k].time_ns = bytes > 0 ? time * (double)events[k].rec->bytes / bytes : time;
+    }
+}
+
 static brg_status events_collect(const brg_trace *trace, uint32_t comm, brg_pattern *p)
 {
     p->events = calloc(trace->nrecs + 1, sizeof *p->events);
@@ -169,6 +189,7 @@ static brg_status events_collect(const brg_trace *trace, uint32_t comm, brg_patt
         p->events[i].lost = p->events[i].rec->step > p->events[i - 1].rec->step
                                 ? p->events[i].rec->step - p->events[i - 1].rec->step - 1
                                 : 0;
+    events_time(p->events, p->nevents);
     return symbols_give(p->events, p->nevents, trace->path);
 }
 

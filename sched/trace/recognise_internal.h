@@ -17,6 +17,7 @@ typedef struct brg_event {
     uint32_t loose;  /* the same without the address */
     uint32_t bucket; /* BRG_NO_BUCKET: none */
     bool reduction, gather;
+    double time_ns; /* its share, by bytes, of the time that all issued with it as one have */
 } brg_event;
 
 /* Cycles of a sequence: every one is `pattern`, of length `period`. */

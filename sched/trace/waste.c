@@ -42,7 +42,7 @@ static void again_add(const brg_event *e, brg_waste *per_bucket, bool *seen)
     w->first_bytes = e->rec->bytes;
     if (seen[e->bucket]) {
         w->bytes += (double)e->rec->bytes;
-        w->time_ns += time_of(e->rec);
+        w->time_ns += e->time_ns;
     }
     seen[e->bucket] = true;
 }

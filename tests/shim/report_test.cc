@@ -88,6 +88,9 @@ TEST_F(ShimReport, BucketsOfUnmodifiedTrainers)
         root = report(zero);
         expect_steps(root, BUCKETS, 2 * BUCKETS, "reduce_scatters_per_step");
         expect_steps(root, BUCKETS, 2 * BUCKETS, "all_gathers_per_step");
+        json_t *grouped = json_array_get(json_object_get(root, "buckets"), 0);
+        EXPECT_EQ(integer(grouped, "reduce_group"), BUCKETS);
+        EXPECT_EQ(integer(grouped, "gather_group"), BUCKETS);
         json_decref(root);
     }
 }

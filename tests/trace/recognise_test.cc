@@ -334,6 +334,34 @@ TEST(Recognise, ReducedTwiceAndTinyOnes)
     EXPECT_NEAR(tiny->time_ns, 5 * 8005, 1e-6);
 }
 
+/* Those of one group call carry its time: what is wasted is that time once. */
+TEST(Recognise, GatheredTwiceInGroupsWastesTheTimeOfOne)
+{
+    ShimTrace t;
+    t.comm(1, 4, 1);
+    const std::vector<uint64_t> bytes = {20 << 20, 30 << 20, 50 << 20};
+    const std::vector<uint64_t> params = {0x1000000, 0x4000000, 0x8000000};
+    for (int s = 0; s < 6; s++) {
+        const std::vector<Truth> truths = {{s, 0}, {s, 1}, {s, 2}};
+        t.pass(10000);
+        t.group(1, BRG_FUNC_REDUCE_SCATTER, bytes, params, truths);
+        t.pass(1000);
+        t.group(1, BRG_FUNC_ALL_GATHER, bytes, params, truths);
+        t.group(1, BRG_FUNC_ALL_GATHER, bytes, params, truths);
+    }
+    Recognised r(t);
+    EXPECT_EQ(r->steps_whole, 5u);
+    double time = 0;
+    for (uint32_t b = 0; b < 3; b++) {
+        const brg_waste *w = r.waste(BRG_WASTE_GATHERED, b);
+        ASSERT_TRUE(w);
+        EXPECT_DOUBLE_EQ(w->count, 2);
+        time += w->time_ns;
+    }
+    EXPECT_NEAR(time, 8000 + (100 << 20) / 200, 1);
+    EXPECT_NEAR(r.waste(BRG_WASTE_GATHERED, 2)->time_ns, time / 2, 1);
+}
+
 /* Scalars that a trainer reduces every tenth step: means are of the steps that have them. */
 TEST(Recognise, TinyOnesOfFewStepsCouldBeAtLeastOne)
 {
