@@ -1,70 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* brigade doctor as a user runs it; nothing here depends on what the machine has. */
-#include <gtest/gtest.h>
-#include <jansson.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <string>
-#include <vector>
-
-#include "tests/brigade/command.h"
-
-namespace
-{
-using Args = std::vector<std::string>;
-using Env = std::map<std::string, std::string>;
-
-struct Finding {
-    std::string state, text, fix;
-};
-
-/* The findings of a check, out of the JSON document. */
-struct Doctor {
-    CommandResult result;
-    std::multimap<std::string, Finding> findings;
-
-    explicit Doctor(const Env &env, Args args = {})
-    {
-        CommandOptions options;
-        options.env = env;
-        args.insert(args.begin(), {"doctor", "--json"});
-        result = brigade(args, options);
-        json_t *root = json_loads(result.out.c_str(), JSON_REJECT_DUPLICATES, nullptr), *check;
-        EXPECT_NE(root, nullptr) << result.out << result.err;
-        size_t i;
-        json_array_foreach(json_object_get(root, "checks"), i, check)
-        {
-            auto text = [&](const char *key) {
-                const char *value = json_string_value(json_object_get(check, key));
-                return std::string(value ? value : "");
-            };
-            findings.insert({text("check"), {text("state"), text("text"), text("fix")}});
-        }
-        observed = json_is_true(json_object_get(root, "observed"));
-        failures = (int)json_integer_value(json_object_get(root, "failures"));
-        json_decref(root);
-        EXPECT_EQ(result.code, failures ? 1 : 0);
-    }
-    /* The finding of the check that has the words in its text. */
-    Finding find(const std::string &check, const std::string &words = "") const
-    {
-        auto range = findings.equal_range(check);
-        for (auto i = range.first; i != range.second; ++i)
-            if (i->second.text.find(words) != std::string::npos)
-                return i->second;
-        return {"missing", result.out, ""};
-    }
-    bool observed;
-    int failures;
-};
-
-void expect(const Finding &finding, const std::string &state)
-{
-    EXPECT_EQ(finding.state, state) << finding.text;
-    EXPECT_EQ(finding.fix.empty(), state == "pass" || state == "absent") << finding.text;
-}
-} // namespace
+#include "tests/brigade/doctor.h"
 
 TEST(Doctor, ChecksTheMachineThatThereIs)
 {
@@ -73,8 +12,8 @@ TEST(Doctor, ChecksTheMachineThatThereIs)
     EXPECT_FALSE(d.observed);
     for (const char *check :
          {"NCCL", "profiler plugin", "tuner plugin", "BRIGADE_ variables", "ranks", "NCCL's files",
-          "brakes", "CUDA connections", "NVLS", "NVIDIA driver", "CUDA versions", "GPUs",
-          "BRIGADE_DEVICE", "/dev/shm", "stack", "clock", "cores", "topology"})
+          "NCCL variables", "brakes", "CUDA connections", "NVLS", "NVIDIA driver", "CUDA versions",
+          "GPUs", "BRIGADE_DEVICE", "/dev/shm", "stack", "clock", "cores", "topology"})
         EXPECT_GE(d.findings.count(check), 1u) << check;
     for (auto &finding : d.findings) {
         EXPECT_FALSE(finding.second.text.empty()) << finding.first;

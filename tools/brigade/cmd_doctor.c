@@ -75,6 +75,7 @@ static int run(int argc, char **argv)
     doctor_variables(&d);
     doctor_ranks(&d);
     doctor_nccl_files(&d);
+    doctor_nccl_values(&d);
     doctor_nccl_variables(&d);
     doctor_gpus(&d);
     doctor_machine(&d);

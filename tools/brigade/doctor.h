@@ -66,9 +66,10 @@ void doctor_observed_take(doctor *d);
 void doctor_nccl(doctor *d, const char *binary); /* doctor_nccl.c: fills d->copies */
 void doctor_plugins(doctor *d);                  /* doctor_plugins.c: of the first copy */
 void doctor_variables(doctor *d);                /* doctor_variables.c: BRIGADE_* */
-void doctor_ranks(doctor *d);                    /* doctor_ranks.c: RANK and its kin */
 void doctor_nccl_files(doctor *d);               /* doctor_nccl_files.c: fills d->settings */
+void doctor_nccl_values(doctor *d);              /* doctor_nccl_values.c: what NCCL refuses */
 void doctor_nccl_variables(doctor *d);           /* doctor_nccl_env.c: what costs speed */
+void doctor_ranks(doctor *d);                    /* doctor_ranks.c: RANK and its kin */
 void doctor_machine(doctor *d);                  /* doctor_machine.c */
 void doctor_gpus(doctor *d);                     /* doctor_gpus.c */
 
