@@ -1,19 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Variables BRIGADE_*: misspelt, or set to what makes no sense. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tools/brigade/doctor.h"
+#include "tools/brigade/elf_file.h"
 
 #define CHECK "BRIGADE_ variables"
+#define FIX "correct the value, or unset the variable"
+#define FIX_PATH "correct the path, or unset the variable"
 
 typedef struct variable {
     const char *name;
-    enum { TEXT, FILE_PATH, NUMBER, WORD } kind;
+    enum {
+        NUMBER,
+        WORD,
+        LIBRARY,       /* a path, or a name that the loader looks for */
+        LIBRARY_WHOLE, /* an absolute path */
+        INPUT,         /* a file that is read */
+        CACHE,         /* a file that is made where it is missing */
+        DIRECTORY,     /* the same */
+    } kind;
     const char *const *words;
     double min, max;
 } variable;
@@ -28,23 +41,23 @@ typedef struct variable {
 static const variable variables[] = {
     {"BRIGADE_BUFFERS", WORDS("auto", "cuda", "nccl")},
     {"BRIGADE_COLLECTIVE_TIMEOUT", .kind = NUMBER, .min = 0.001, .max = 1e9},
-    {"BRIGADE_CUBLAS", .kind = FILE_PATH},
-    {"BRIGADE_CUDART", .kind = FILE_PATH},
-    {"BRIGADE_CUDA_KERNELS", .kind = FILE_PATH},
-    {"BRIGADE_CUPTI", .kind = FILE_PATH},
+    {"BRIGADE_CUBLAS", .kind = LIBRARY},
+    {"BRIGADE_CUDART", .kind = LIBRARY},
+    {"BRIGADE_CUDA_KERNELS", .kind = LIBRARY},
+    {"BRIGADE_CUPTI", .kind = LIBRARY},
     {"BRIGADE_DEVICE", WORDS("auto", "host", "cuda")},
     {"BRIGADE_HOST_DEVICES", .kind = NUMBER, .min = 1, .max = 1024},
     {"BRIGADE_HOST_TRANSPORT", WORDS("auto", "mapped", "copy", "staged")},
     {"BRIGADE_INIT_TIMEOUT", .kind = NUMBER, .min = 0.001, .max = 1e9},
     {"BRIGADE_LOG", WORDS("error", "warn", "info", "debug")},
     {"BRIGADE_MASTER_PORT", .kind = NUMBER, .min = 1, .max = 65535},
-    {"BRIGADE_NCCL", .kind = FILE_PATH},
-    {"BRIGADE_NCCL_LIB", .kind = FILE_PATH},
+    {"BRIGADE_NCCL", .kind = LIBRARY},
+    {"BRIGADE_NCCL_LIB", .kind = LIBRARY_WHOLE},
     {"BRIGADE_SHIM_KERNELS", WORDS("none", "cupti")},
     {"BRIGADE_SHIM_TIMING", WORDS("auto", "events", "none")},
-    {"BRIGADE_TRACE", .kind = TEXT},
-    {"BRIGADE_TRAIN_DATA", .kind = FILE_PATH},
-    {"BRIGADE_TUNE_CACHE", .kind = TEXT},
+    {"BRIGADE_TRACE", .kind = DIRECTORY},
+    {"BRIGADE_TRAIN_DATA", .kind = INPUT},
+    {"BRIGADE_TUNE_CACHE", .kind = CACHE},
 };
 enum { NVARIABLES = sizeof variables / sizeof *variables };
 
@@ -84,13 +97,74 @@ static bool word_fits(const variable *v, const char *value)
     return false;
 }
 
+static bool library_check(doctor *d, const variable *v, const char *value)
+{
+    elf_file file;
+    if (v->kind == LIBRARY_WHOLE && *value != '/') {
+        doctor_note(d, CHECK, DOCTOR_FAIL, "write the file's absolute path",
+                    "%s=%s: expected an absolute path", v->name, value);
+        return false;
+    }
+    if (!strchr(value, '/')) {
+        void *library = dlopen(value, RTLD_LAZY | RTLD_LOCAL);
+        if (!library)
+            doctor_note(d, CHECK, DOCTOR_FAIL, FIX_PATH, "%s=%s: %s", v->name, value, dlerror());
+        return library != NULL;
+    }
+    elf_kind kind = elf_look(value, &file);
+    if (kind == ELF_UNREADABLE)
+        doctor_note(d, CHECK, DOCTOR_FAIL, FIX_PATH, "%s=%s: %s", v->name, value, strerror(errno));
+    else if (kind != ELF_DYNAMIC)
+        doctor_note(d, CHECK, DOCTOR_FAIL, FIX_PATH, "%s=%s is no library of this machine", v->name,
+                    value);
+    return kind == ELF_DYNAMIC;
+}
+
+/* Files and directories other than libraries. */
+static bool place_check(doctor *d, const variable *v, const char *value)
+{
+    struct stat info;
+    bool directory = v->kind == DIRECTORY, there = stat(value, &info) == 0;
+    int error = there ? 0 : errno;
+    if (there && directory != S_ISDIR(info.st_mode))
+        error = directory ? ENOTDIR : EISDIR;
+    else if (there && access(value, directory ? W_OK | X_OK : v->kind == INPUT ? R_OK : W_OK))
+        error = errno;
+    if (error == ENOENT && v->kind == CACHE)
+        error = 0; /* Brigade makes it */
+    if (error == ENOENT && directory)
+        doctor_note(d, CHECK, DOCTOR_WARN,
+                    "make the directory, or let brigade run -o make and name it",
+                    "%s=%s is not there: libbrigade makes it, the shim does not and records "
+                    "nothing",
+                    v->name, value);
+    else if (error)
+        doctor_note(d, CHECK, DOCTOR_FAIL, FIX_PATH, "%s=%s: %s", v->name, value, strerror(error));
+    return !error;
+}
+
+static bool path_check(doctor *d, const variable *v, const char *value)
+{
+    bool library = v->kind == LIBRARY || v->kind == LIBRARY_WHOLE;
+    if (!(library ? library_check : place_check)(d, v, value))
+        return false;
+    if (*value == '/' || (library && !strchr(value, '/')))
+        return true;
+    doctor_note(d, CHECK, DOCTOR_WARN, "write the absolute path",
+                "%s=%s is relative: a rank in another working directory means another file",
+                v->name, value);
+    return false;
+}
+
 static bool value_check(doctor *d, const variable *v, const char *value)
 {
     if (!*value)
         return true; /* as if unset */
+    if (v->kind != NUMBER && v->kind != WORD)
+        return path_check(d, v, value);
     if (v->kind == NUMBER && !number_fits(v, value)) {
-        doctor_note(d, CHECK, DOCTOR_FAIL, "correct the value, or unset the variable",
-                    "%s=%s: expected a number from %g to %g", v->name, value, v->min, v->max);
+        doctor_note(d, CHECK, DOCTOR_FAIL, FIX, "%s=%s: expected a number from %g to %g", v->name,
+                    value, v->min, v->max);
         return false;
     }
     if (v->kind == WORD && !word_fits(v, value)) {
@@ -98,13 +172,7 @@ static bool value_check(doctor *d, const variable *v, const char *value)
         for (const char *const *word = v->words; *word; word++)
             snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s",
                      word == v->words ? "" : ", ", *word);
-        doctor_note(d, CHECK, DOCTOR_FAIL, "correct the value, or unset the variable",
-                    "%s=%s: expected one of %s", v->name, value, words);
-        return false;
-    }
-    if (v->kind == FILE_PATH && strchr(value, '/') && access(value, R_OK)) {
-        doctor_note(d, CHECK, DOCTOR_FAIL, "correct the path, or unset the variable", "%s=%s: %s",
-                    v->name, value, strerror(errno));
+        doctor_note(d, CHECK, DOCTOR_FAIL, FIX, "%s=%s: expected one of %s", v->name, value, words);
         return false;
     }
     return true;
