@@ -156,14 +156,17 @@ static int prepare(run_config *config, char **trace, char **preload, bool *creat
             return cli_fail(&command, CLI_OWN_FAILURE, "%s", error);
     }
     if (output && dry_run) {
-        config->trace = output;
+        *trace = run_trace_absolute(output);
+        if (!*trace)
+            return cli_fail(&command, CLI_OWN_FAILURE, "cannot resolve directory '%s': %s", output,
+                            strerror(errno));
     } else if (output) {
         int only = config->set_env ? -1 : outer_rank();
         int code = run_trace_prepare(&command, output, force, only, trace, created);
         if (code)
             return code;
-        config->trace = *trace;
     }
+    config->trace = *trace;
     run_shim wanted = kernels ? RUN_SHIM_ON : (run_shim)shim;
     int code = output ? run_shim_preload(&command, wanted, preload) : CLI_OK;
     config->preload = *preload;
@@ -180,6 +183,8 @@ static int run_run(int argc, char **argv)
     if (first >= argc)
         return cli_fail(&command, CLI_USAGE,
                         "which program? (brigade run -n 4 -- PROGRAM ARGUMENTS)");
+    if (output && !*output)
+        return cli_fail(&command, CLI_USAGE, "--output: the directory's name is empty");
     if (force && !output)
         return cli_fail(&command, CLI_USAGE, "--force has no meaning without --output");
     if (shim == RUN_SHIM_ON && !output)

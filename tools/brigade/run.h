@@ -56,6 +56,8 @@ void run_print(const run_config *config);
 int run_trace_prepare(const cli_command *command, const char *dir, bool force, int only,
                       char **path, bool *created);
 int run_trace_count(const char *dir); /* rings in it */
+/* The name that the directory has, or would have, to a process in any other; to be freed. */
+char *run_trace_absolute(const char *dir);
 
 /* run_shim.c: libbrigade-shim under the program. */
 typedef enum run_shim { RUN_SHIM_AUTO, RUN_SHIM_ON, RUN_SHIM_OFF } run_shim;

@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,13 +77,23 @@ static int clear_rings(const cli_command *command, const char *dir, bool force, 
     return code;
 }
 
+char *run_trace_absolute(const char *dir)
+{
+    char *path = realpath(dir, NULL), *here = NULL;
+    if (path || *dir == '/')
+        return path ? path : strdup(dir);
+    here = getcwd(NULL, 0);
+    if (here && asprintf(&path, "%s/%s", here, dir) < 0)
+        path = NULL;
+    free(here);
+    return path;
+}
+
 int run_trace_prepare(const cli_command *command, const char *dir, bool force, int only,
                       char **path, bool *created)
 {
     *path = NULL;
     *created = false;
-    if (!*dir)
-        return cli_fail(command, CLI_USAGE, "--output: the directory's name is empty");
     int error = make_dirs(dir, created);
     if (error)
         return cli_fail(command, CLI_OWN_FAILURE, "cannot create directory '%s': %s", dir,
