@@ -74,6 +74,27 @@ TEST(BenchCollective, ATableForPeople)
     EXPECT_NE(output.text.find("direct"), std::string::npos) << output.text;
 }
 
+TEST(BenchCollective, SizesWithoutElements)
+{
+    Output output = run("-b 7 -r 2");
+    EXPECT_EQ(output.code, 2);
+    EXPECT_EQ(output.text, "brigade bench collective: -b 7 rounds to 0 elements of fp32 for 2 "
+                           "ranks; the smallest size is 8 bytes\n");
+    EXPECT_EQ(run("-b 3 --op all-reduce").code, 2);
+    EXPECT_EQ(run("-b 1 -d i8 -r 4 --op all-gather").code, 2);
+    EXPECT_EQ(run("-b 7 -e 7 -n 1 --op all-reduce").code, 0) << "one element, as all ranks have it";
+    output = run("-b 8 -e 8 -n 1 -r 2 --json");
+    EXPECT_EQ(output.code, 0) << output.text;
+    EXPECT_EQ(output.text.find("\"count\":0,"), std::string::npos) << output.text;
+    EXPECT_EQ(run("-e 64 -n 1 --op broadcast").code, 0) << "the default of -b is larger";
+    output = run("-e 1K -d fp64 -r 256 --op all-gather");
+    EXPECT_EQ(output.code, 2);
+    EXPECT_NE(output.text.find("-e 1024 rounds to 0 elements of fp64 for 256 ranks; the smallest "
+                               "size is 2048 bytes"),
+              std::string::npos)
+        << output.text;
+}
+
 TEST(BenchCollective, BadOptionsAreUsageErrors)
 {
     for (const char *bad : {"-r 0", "-f 1", "-b 2M -e 1M", "--op gather", "-d int4", "-n x",

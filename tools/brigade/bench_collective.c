@@ -28,7 +28,7 @@ static const char *const redop_names[] = {"sum", "prod", "max", "min", "avg", NU
 static struct {
     int64_t min_bytes, max_bytes, factor, iterations, warmup, check, ranks;
     int op, type, redop;
-    bool processes, threads, json, out_of_place, max_given;
+    bool processes, threads, json, out_of_place, min_given, max_given;
 } args = {.min_bytes = 1 << 10,
           .max_bytes = 64 << 20,
           .factor = 4,
@@ -39,8 +39,9 @@ static struct {
           .op = BENCH_NUM_OPS};
 
 static const cli_option options[] = {
-    {"minbytes", 'b', CLI_SIZE, &args.min_bytes, "BYTES", "Smallest size (default 1K).", NULL, 1,
-     1e12, NULL},
+    {"minbytes", 'b', CLI_SIZE, &args.min_bytes, "BYTES",
+     "Smallest size (default 1K, or what gives every rank an element, or the largest size).", NULL,
+     1, 1e12, &args.min_given},
     {"maxbytes", 'e', CLI_SIZE, &args.max_bytes, "BYTES",
      "Largest size (default 64M, or the smallest size if that is larger).", NULL, 1, 1e12,
      &args.max_given},
@@ -307,18 +308,35 @@ static int run_job(job *j)
     return CLI_OK;
 }
 
-static int make_plan(bench_plan *plan)
+/* A size without elements would be timed as nothing. */
+static int sizes_check(bench_plan *plan)
 {
-    if (args.processes && args.threads)
-        return cli_fail(&command, CLI_USAGE, "--processes and --threads exclude each other");
+    size_t smallest = bench_smallest_bytes(plan);
+    if (!args.min_given && args.max_given && args.max_bytes <= args.min_bytes)
+        args.min_bytes = args.max_bytes;
+    else if (!args.min_given && (size_t)args.min_bytes < smallest)
+        args.min_bytes = (int64_t)smallest;
+    if ((size_t)args.min_bytes < smallest)
+        return cli_fail(&command, CLI_USAGE,
+                        "%s %lld rounds to 0 elements of %s for %d ranks; the smallest size is %zu "
+                        "bytes",
+                        args.min_given ? "-b" : "-e", (long long)args.min_bytes,
+                        type_names[args.type], plan->num_ranks, smallest);
     if (!args.max_given && args.max_bytes < args.min_bytes)
         args.max_bytes = args.min_bytes;
     if (args.max_bytes < args.min_bytes)
         return cli_fail(&command, CLI_USAGE, "-e %lld is less than -b %lld",
                         (long long)args.max_bytes, (long long)args.min_bytes);
+    plan->min_bytes = (size_t)args.min_bytes;
+    plan->max_bytes = (size_t)args.max_bytes;
+    return -1;
+}
+
+static int make_plan(bench_plan *plan)
+{
+    if (args.processes && args.threads)
+        return cli_fail(&command, CLI_USAGE, "--processes and --threads exclude each other");
     *plan = (bench_plan){.num_ranks = (int)args.ranks,
-                         .min_bytes = (size_t)args.min_bytes,
-                         .max_bytes = (size_t)args.max_bytes,
                          .factor = (int)args.factor,
                          .iterations = (int)args.iterations,
                          .warmup = (int)args.warmup,
@@ -328,6 +346,9 @@ static int make_plan(bench_plan *plan)
                          .redop = (brg_op)args.redop};
     for (int op = 0; op < BENCH_NUM_OPS; op++)
         plan->ops[op] = args.op == BENCH_NUM_OPS || args.op == op;
+    int code = sizes_check(plan);
+    if (code >= 0)
+        return code;
     size_t available, total;
     brg_host_runtime()->mem_get_info(&available, &total);
     if ((double)plan->max_bytes * 2 * plan->num_ranks > (double)available)

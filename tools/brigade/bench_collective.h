@@ -53,6 +53,8 @@ uint64_t *bench_times(bench_shared *shared, const bench_plan *plan, int rank, bo
 size_t bench_count(const bench_plan *plan, bench_op op, size_t bytes);
 /* The bytes that nccl-tests would print for so many elements. */
 size_t bench_bytes(const bench_plan *plan, bench_op op, size_t count);
+/* The smallest size at which every collective of the plan has an element. */
+size_t bench_smallest_bytes(const bench_plan *plan);
 /* The bytes that this rank must get from others. */
 size_t bench_moved_bytes(const bench_plan *plan, bench_op op, size_t bytes, int rank);
 /* The next size, 0 at the end. */

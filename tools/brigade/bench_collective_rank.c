@@ -51,6 +51,16 @@ size_t bench_bytes(const bench_plan *plan, bench_op op, size_t count)
     return counts_per_rank(op) ? bytes * (size_t)plan->num_ranks : bytes;
 }
 
+size_t bench_smallest_bytes(const bench_plan *plan)
+{
+    size_t smallest = 0;
+    for (int op = 0; op < BENCH_NUM_OPS; op++) {
+        size_t bytes = plan->ops[op] ? bench_bytes(plan, (bench_op)op, 1) : 0;
+        smallest = bytes > smallest ? bytes : smallest;
+    }
+    return smallest;
+}
+
 size_t bench_moved_bytes(const bench_plan *plan, bench_op op, size_t bytes, int rank)
 {
     size_t n = (size_t)plan->num_ranks;
