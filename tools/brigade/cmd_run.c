@@ -140,9 +140,9 @@ static int run_in_place(char **argv)
     if (!cli_sigpipe_ignored)
         signal(SIGPIPE, SIG_DFL);
     execvp(argv[0], argv);
-    int error = errno;
-    return cli_fail(&command, run_exec_code(error), "cannot run '%s': %s", argv[0],
-                    strerror(error));
+    const char *why;
+    int code = run_exec_code(argv[0], errno, &why);
+    return cli_fail(&command, code, "cannot run '%s': %s", argv[0], why);
 }
 
 static int prepare(run_config *config, char **trace, char **preload, bool *created)

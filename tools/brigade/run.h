@@ -96,8 +96,8 @@ typedef struct run_spawn {
  * could not be executed. */
 int run_spawn_process(const run_spawn *request, pid_t *pid, bool *in_exec);
 
-/* The exit code for a program that exec refused with `error`. */
-int run_exec_code(int error);
+/* The exit code for a program that exec refused with `error`, and why it did, in words. */
+int run_exec_code(const char *program, int error, const char **why);
 
 int run_guard_start(run_guard *guard); /* 0 or an errno */
 void run_guard_watch(const run_guard *guard, pid_t group);

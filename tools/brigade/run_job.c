@@ -503,8 +503,10 @@ static int start_rank(job *j, int rank_id)
     if (!error)
         return 0;
     if (in_exec) {
-        say(j, "cannot run '%s': %s", j->config->argv[0], strerror(error));
-        return run_exec_code(error);
+        const char *why, *program = j->config->argv[0];
+        int code = run_exec_code(program, error, &why);
+        say(j, "cannot run '%s': %s", program, why);
+        return code;
     }
     say(j, "cannot start rank %d: %s", rank_id, strerror(error));
     return CLI_OWN_FAILURE;

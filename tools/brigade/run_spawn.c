@@ -4,14 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tools/brigade/run.h"
 
-int run_exec_code(int error)
+int run_exec_code(const char *program, int error, const char **why)
 {
-    return error == ENOENT || error == ENOTDIR ? CLI_NOT_FOUND : CLI_NOT_EXECUTABLE;
+    struct stat info;
+    bool named = strchr(program, '/') && !stat(program, &info); /* not looked for in PATH */
+    *why = strerror(error);
+    if (named && S_ISDIR(info.st_mode))
+        *why = "it is a directory";
+    else if (named && error == ENOENT)
+        *why = "the interpreter that the file names does not exist";
+    else if (error == ENOENT || error == ENOTDIR)
+        return CLI_NOT_FOUND;
+    return CLI_NOT_EXECUTABLE;
 }
 
 static ssize_t read_all(int fd, void *data, size_t bytes)
@@ -88,7 +98,7 @@ int run_spawn_process(const run_spawn *request, pid_t *pid, bool *in_exec)
     if (*pid == 0) {
         int error = become(request, parent);
         write_quietly(report[1], &error, sizeof error);
-        _exit(run_exec_code(error));
+        _exit(CLI_OWN_FAILURE); /* the report is what counts */
     }
     int error = *pid < 0 ? errno : 0;
     close(report[1]);
