@@ -47,7 +47,8 @@ typedef struct brg_context_options {
     const brg_unique_id *unique_id; /**< the same on every rank; NULL: rank 0 makes one and hands it
                                          out at MASTER_ADDR:MASTER_PORT */
     const char *trace_dir;  /**< writes DIR/rank-N.ring; NULL: BRIGADE_TRACE; "" or neither: off */
-    int trace_records_log2; /**< capacity of the trace ring; 0 means 16 (65536 records, 4 MiB) */
+    int trace_records_log2; /**< capacity of the trace ring, 8 to 26; 0: BRIGADE_TRACE_RECORDS,
+                                 or else 16 (65536 records, 4 MiB) */
     double init_timeout_s;  /**< for all ranks to arrive; 0 means 60 */
     double
         collective_timeout_s; /**< a collective unfinished for this long is an error; 0 means 600 */

@@ -121,11 +121,14 @@ static brg_status open_trace(brg_context *ctx, const brg_context_options *option
     if (snprintf(path, sizeof path, "%s/rank-%d.ring", dir, ctx->rank) >= (int)sizeof path)
         return brg_fail(BRG_ERR_INVALID_ARGUMENT, "trace directory name is too long: %s", dir);
     brg_status status;
+    int nrec_log2 = options->trace_records_log2;
+    if (!nrec_log2)
+        BRG_TRY(brg_ring_env_nrec_log2(&nrec_log2), out);
     BRG_TRY(brg_ring_create(path,
                             &(brg_ring_options){.rank = (uint32_t)ctx->rank,
                                                 .world = (uint32_t)ctx->world,
                                                 .gpu = (uint32_t)ctx->local_rank,
-                                                .nrec_log2 = options->trace_records_log2},
+                                                .nrec_log2 = nrec_log2},
                             &ctx->ring),
             out);
     BRG_TRY(brg_timeline_create(&ctx->device, ctx->ring, ctx->comm_stream, &ctx->timeline), out);

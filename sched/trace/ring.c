@@ -69,6 +69,23 @@ static void boot_id_read(uint8_t id[16])
     }
 }
 
+brg_status brg_ring_env_nrec_log2(int *nrec_log2)
+{
+    const char *text = getenv("BRIGADE_TRACE_RECORDS");
+    char *end;
+    *nrec_log2 = 0;
+    if (!text || !*text)
+        return BRG_OK;
+    long records = strtol(text, &end, 10);
+    if (*end || records < BRG_RING_RECORDS_MIN || records > BRG_RING_RECORDS_MAX)
+        return brg_fail(BRG_ERR_INVALID_ARGUMENT,
+                        "environment variable BRIGADE_TRACE_RECORDS is \"%s\", expected %d to %d",
+                        text, BRG_RING_RECORDS_MIN, BRG_RING_RECORDS_MAX);
+    while (1L << *nrec_log2 < records)
+        ++*nrec_log2;
+    return BRG_OK;
+}
+
 static brg_status options_check(const brg_ring_options *options, uint32_t *nrec_log2,
                                 uint32_t *strtab)
 {

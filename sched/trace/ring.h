@@ -92,6 +92,12 @@ typedef struct brg_meta_bucket {
 
 typedef struct brg_ring brg_ring;
 
+enum { BRG_RING_RECORDS_MIN = 1 << 8, BRG_RING_RECORDS_MAX = 1 << 26 };
+
+/* BRIGADE_TRACE_RECORDS, a number of records, as the smallest nrec_log2 that holds them; 0 where it
+ * is not set, or after a failure. */
+brg_status brg_ring_env_nrec_log2(int *nrec_log2);
+
 typedef struct brg_ring_options {
     uint32_t rank, world, gpu;
     int nrec_log2;         /* 0: 16; 4 to 26 */

@@ -102,9 +102,14 @@ static brg_ring *ring_open(const char *dir, int rank, int ranks)
     if (snprintf(path, sizeof path, "%s/rank-%d.ring", dir, own) >= (int)sizeof path)
         return NULL;
     bool kernels = shim_kernels_wanted(); /* thousands a step */
+    int nrec_log2;
+    if (brg_ring_env_nrec_log2(&nrec_log2) != BRG_OK)
+        brg_log(BRG_LOG_WARN, "shim: %s", brg_last_error());
+    if (!nrec_log2 && kernels)
+        nrec_log2 = KERNELS_NREC_LOG2;
     const brg_ring_options options = {.rank = (uint32_t)own,
                                       .world = (uint32_t)world,
-                                      .nrec_log2 = kernels ? KERNELS_NREC_LOG2 : 0,
+                                      .nrec_log2 = nrec_log2,
                                       .strtab_bytes = kernels ? KERNELS_STRTAB_BYTES : 0};
     brg_ring *ring = NULL;
     if (brg_ring_create(path, &options, &ring) != BRG_OK) {

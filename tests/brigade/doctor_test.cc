@@ -49,6 +49,10 @@ TEST(Doctor, BrigadeVariables)
     expect(check("BRIGADE_INIT_TIMEOUT", "-1"), "fail");
     expect(check("BRIGADE_MASTER_PORT", "70000"), "fail");
     expect(check("BRIGADE_HOST_TRANSPORT", "pigeon"), "fail");
+    expect(check("BRIGADE_TRACE_RECORDS", "100000"), "pass");
+    auto records = check("BRIGADE_TRACE_RECORDS", "100");
+    expect(records, "fail");
+    EXPECT_NE(records.text.find("from 256 to 67108864"), std::string::npos) << records.text;
     expect(check("BRIGADE_NCCL", "/no/such/file.so"), "fail");
     auto misspelt = check("BRIGADE_DEVCE", "host");
     expect(misspelt, "warn");

@@ -39,6 +39,16 @@ TEST(RunOptions, RelativeTraceIsAbsoluteForTheRanks)
     EXPECT_EQ(run_in(dir, "--dry-run -o '' true").code, 2);
 }
 
+TEST(RunOptions, RecordsReachTheRanks)
+{
+    TempDir dir;
+    std::string script = " -q --records 100K -o t -- sh -c 'echo N=$BRIGADE_TRACE_RECORDS.'";
+    EXPECT_EQ(run_in(dir, script).out, "N=102400.\n");
+    EXPECT_EQ(count_of(run_in(dir, "-n 2" + script).out, "N=102400."), 2);
+    EXPECT_EQ(count_of(run_in(dir, "--dry-run" + script).out, " BRIGADE_TRACE_RECORDS=102400 "), 1);
+    EXPECT_EQ(run_in(dir, "-q -o t -- sh -c 'echo N=$BRIGADE_TRACE_RECORDS.'").out, "N=.\n");
+}
+
 TEST(RunOptions, ProgramsThatCannotBeRunAreToldApart)
 {
     TempDir dir;
@@ -87,6 +97,10 @@ TEST(RunOptions, WrongUseIsOneLineThatNamesTheOptionAndTheRange)
     expect("--shim=on true", 2, "--shim=on has no meaning without --output");
     expect("--force true", 2, "--force has no meaning without --output");
     expect("-o '' true", 2, "--output: the directory's name is empty");
+    expect("-o x --records 255 true", 2, "--records: '255' is not a size of 256 to 67108864");
+    expect("-o x --records 65M true", 2, "--records: '65M' is not a size of 256 to 67108864");
+    expect("-o x --records all true", 2, "--records: 'all' is not a");
+    expect("--records 1K true", 2, "--records has no meaning without --output");
     expect("-o", 2, "option '--output' needs a value");
     expect("-n 2", 2, "which program?");
     expect("--rnaks 2 true", 2, "unknown option '--rnaks'");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <cstring>
+#include <filesystem>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -241,6 +242,44 @@ TEST(Context, OptionsOutOfRange)
     EXPECT_NE(std::string(brg_last_error()).find("/proc/nowhere/trace"), std::string::npos);
     EXPECT_EQ(brg_context_open(nullptr, nullptr), BRG_ERR_INVALID_ARGUMENT);
     brg_context_close(nullptr);
+}
+
+TEST(Context, RecordsOfTheTraceFromTheEnvironment)
+{
+    namespace fs = std::filesystem;
+    fs::path dir = fs::temp_directory_path() / ("brigade-records-" + std::to_string(getpid()));
+    Environment env;
+    brg_context *ctx = nullptr;
+    brg_context_options options = {};
+    std::string name = dir.string();
+    options.world_size = 1;
+    options.trace_dir = name.c_str();
+    auto opens = [&](const char *records) {
+        fs::remove_all(dir);
+        env.set("BRIGADE_TRACE_RECORDS", records);
+        brg_status status = brg_context_open(&options, &ctx);
+        brg_context_close(ctx);
+        return status;
+    };
+    auto records = [&] {
+        return (fs::file_size(dir / "rank-0.ring") - 4096 - (1 << 20)) / sizeof(brg_rec);
+    };
+    for (const char *bad : {"many", "255", "67108865", "1e3"}) {
+        EXPECT_EQ(opens(bad), BRG_ERR_INVALID_ARGUMENT) << bad;
+        EXPECT_NE(std::string(brg_last_error()).find("BRIGADE_TRACE_RECORDS is \""),
+                  std::string::npos)
+            << brg_last_error();
+    }
+    ASSERT_EQ(opens("256"), BRG_OK) << brg_last_error();
+    EXPECT_EQ(records(), 256u);
+    ASSERT_EQ(opens("257"), BRG_OK);
+    EXPECT_EQ(records(), 512u);
+    ASSERT_EQ(opens(""), BRG_OK);
+    EXPECT_EQ(records(), 65536u);
+    options.trace_records_log2 = 10; /* goes before the environment */
+    ASSERT_EQ(opens("many"), BRG_OK);
+    EXPECT_EQ(records(), 1024u);
+    fs::remove_all(dir);
 }
 
 TEST(Context, PlainCollectivesAndBarrier)

@@ -3,6 +3,7 @@
 #include "interpose.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -132,6 +133,31 @@ TEST_F(ShimRunOption, DryRunShowsThePreloadByItsAbsoluteNameAndKeepsTheUsers)
     EXPECT_NE(out.find(":libc.so.6 "), std::string::npos) << out;
     options.env["LD_PRELOAD"] = SHIM;
     EXPECT_EQ(shown({"-o", dir.path("t"), "--", "x"}).out.find("LD_PRELOAD"), std::string::npos);
+}
+
+TEST_F(ShimRunOption, RecordsThatATraceKeeps)
+{
+    for (const char *records : {"300", ""}) {
+        TempDir dir;
+        CommandOptions options;
+        options.env["NCCL_ID_FILE"] = dir.path("id");
+        std::vector<std::string> args = {"run", "-q", "-n", "2", "-o", dir.path("trace")};
+        if (*records)
+            args.insert(args.end(), {"--records", records});
+        args.insert(args.end(), {"--", DDP_TRAINER, std::to_string(STEPS)});
+        CommandResult r = brigade(args, options);
+        ASSERT_EQ(r.code, 0) << r.err;
+        struct stat info;
+        ASSERT_EQ(stat(ring(dir, 1).c_str(), &info), 0);
+        EXPECT_EQ((size_t)info.st_size,
+                  4096 + (1 << 20) + (*records ? 512u : 65536u) * sizeof(brg_rec));
+        EXPECT_EQ(Trace(ring(dir, 1)).collectives.size(), (size_t)STEPS * LAYERS);
+    }
+    TempDir dir;
+    CommandResult r = train(DDP_TRAINER, 2, dir, "on", {{"BRIGADE_TRACE_RECORDS", "few"}});
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(count_of(r.err, "BRIGADE_TRACE_RECORDS is \"few\", expected 256 to 67108864"), 2);
+    EXPECT_EQ(Trace(ring(dir, 0)).collectives.size(), (size_t)STEPS * LAYERS);
 }
 
 } // namespace

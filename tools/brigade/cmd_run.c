@@ -6,11 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "sched/trace/ring.h"
 #include "tools/brigade/run.h"
 
 enum { MAX_RANKS = 1024 };
 
-static int64_t ranks = 1, port;
+static int64_t ranks = 1, port, records;
 static bool ranks_given, force, kernels, no_prefix, dry_run, quiet;
 static const char *output;
 static int shim = RUN_SHIM_AUTO;
@@ -39,6 +40,14 @@ static const cli_option options[] = {
      .type = CLI_FLAG,
      .dest = &force,
      .help = "Replace the trace of an earlier run in DIR."},
+    {.name = "records",
+     .type = CLI_SIZE,
+     .dest = &records,
+     .metavar = "N",
+     .help = "Records of 64 bytes that the trace of each rank keeps, the newest, rounded up to a "
+             "power of two (default 64K, with --kernels 1M).",
+     .min = BRG_RING_RECORDS_MIN,
+     .max = BRG_RING_RECORDS_MAX},
     {.name = "shim",
      .type = CLI_CHOICE,
      .dest = &shim,
@@ -187,6 +196,8 @@ static int run_run(int argc, char **argv)
         return cli_fail(&command, CLI_USAGE, "--output: the directory's name is empty");
     if (force && !output)
         return cli_fail(&command, CLI_USAGE, "--force has no meaning without --output");
+    if (records && !output)
+        return cli_fail(&command, CLI_USAGE, "--records has no meaning without --output");
     if (shim == RUN_SHIM_ON && !output)
         return cli_fail(&command, CLI_USAGE, "--shim=on has no meaning without --output");
     if (kernels && !output)
@@ -201,6 +212,7 @@ static int run_run(int argc, char **argv)
                          .prefix = ranks > 1 && !no_prefix,
                          .quiet = quiet,
                          .trace_name = output,
+                         .records = records,
                          .timeout_s = timeout_s,
                          .grace_s = grace_s,
                          .argv = argv + first};

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sched/trace/ring.h"
 #include "tools/brigade/doctor.h"
 #include "tools/brigade/elf_file.h"
 
@@ -56,6 +57,8 @@ static const variable variables[] = {
     {"BRIGADE_SHIM_KERNELS", WORDS("none", "cupti")},
     {"BRIGADE_SHIM_TIMING", WORDS("auto", "events", "none")},
     {"BRIGADE_TRACE", .kind = DIRECTORY},
+    {"BRIGADE_TRACE_RECORDS", .kind = NUMBER, .min = BRG_RING_RECORDS_MIN,
+     .max = BRG_RING_RECORDS_MAX},
     {"BRIGADE_TRAIN_DATA", .kind = INPUT},
     {"BRIGADE_TUNE_CACHE", .kind = CACHE},
 };
@@ -163,8 +166,8 @@ static bool value_check(doctor *d, const variable *v, const char *value)
     if (v->kind != NUMBER && v->kind != WORD)
         return path_check(d, v, value);
     if (v->kind == NUMBER && !number_fits(v, value)) {
-        doctor_note(d, CHECK, DOCTOR_FAIL, FIX, "%s=%s: expected a number from %g to %g", v->name,
-                    value, v->min, v->max);
+        doctor_note(d, CHECK, DOCTOR_FAIL, FIX, "%s=%s: expected a number from %.10g to %.10g",
+                    v->name, value, v->min, v->max);
         return false;
     }
     if (v->kind == WORD && !word_fits(v, value)) {

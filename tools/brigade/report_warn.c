@@ -103,7 +103,8 @@ static void warn_of_ranks(report *r)
         if (trace->overwritten)
             report_warn(r,
                         "rank %u: the ring was too short for the run: the oldest %" PRIu64
-                        " of %" PRIu64 " records were overwritten",
+                        " of %" PRIu64
+                        " records were overwritten; brigade run --records keeps more",
                         trace->rank, trace->overwritten, trace->written);
         if (trace->description_drops)
             report_warn(r, "rank %u: %u descriptions did not fit: some names are missing",

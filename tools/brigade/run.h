@@ -29,6 +29,7 @@ typedef struct run_config {
     const char *trace_name; /* as the user wrote it */
     const char *preload;    /* LD_PRELOAD; NULL: left alone */
     bool kernels;           /* the shim records them */
+    int64_t records;        /* that a rank's trace keeps; 0: left alone */
     int port;
     int threads; /* of BLAS and OpenMP in each rank */
     double timeout_s, grace_s;

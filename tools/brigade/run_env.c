@@ -166,6 +166,8 @@ bool run_env_build(const run_config *config, int rank, run_env *env)
     }
     if (config->trace)
         ok = ok && add(env, "BRIGADE_TRACE=%s", config->trace);
+    if (config->records)
+        ok = ok && add(env, "BRIGADE_TRACE_RECORDS=%lld", (long long)config->records);
     if (config->preload)
         ok = ok && add(env, "LD_PRELOAD=%s", config->preload);
     if (config->kernels)
