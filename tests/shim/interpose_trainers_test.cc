@@ -86,6 +86,21 @@ TEST_F(ShimTrainers, LinkedBeforeNcclInsteadOfPreloaded)
         EXPECT_EQ(Trace(ring(with, rank)).collectives.size(), (size_t)STEPS * LAYERS);
 }
 
+TEST_F(ShimTrainers, LinkedAndPreloadedItRecordsOnce)
+{
+    for (const char *trainer : {DDP_TRAINER_LINKED, DDP_TRAINER_LATE}) {
+        TempDir dir;
+        CommandResult r = train(trainer, 2, dir, "on");
+        EXPECT_EQ(r.code, 0) << r.err;
+        EXPECT_EQ(r.err, "");
+        for (int rank = 0; rank < 2; rank++) {
+            Trace trace(ring(dir, rank));
+            EXPECT_EQ(trace.collectives.size(), (size_t)STEPS * LAYERS) << trainer;
+            EXPECT_EQ(trace.calls.size(), (size_t)STEPS * LAYERS) << trainer;
+        }
+    }
+}
+
 /* Every rank's shell leaves its process id in a file and becomes the trainer. */
 TEST_F(ShimTrainers, ARankThatIsKilledLeavesReadableTraces)
 {
@@ -158,6 +173,38 @@ TEST_F(ShimRunOption, RecordsThatATraceKeeps)
     EXPECT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(count_of(r.err, "BRIGADE_TRACE_RECORDS is \"few\", expected 256 to 67108864"), 2);
     EXPECT_EQ(Trace(ring(dir, 0)).collectives.size(), (size_t)STEPS * LAYERS);
+}
+
+/* The summary's last part of a run that leaves no trace. */
+std::string blame(const TempDir &dir, const std::vector<std::string> &options,
+                  const std::vector<std::string> &program, int code = 0)
+{
+    CommandOptions with;
+    with.env["NCCL_ID_FILE"] = dir.path("id");
+    std::vector<std::string> args = {"run", "-f", "-o", dir.path("trace")};
+    args.insert(args.end(), options.begin(), options.end());
+    args.push_back("--");
+    args.insert(args.end(), program.begin(), program.end());
+    CommandResult r = brigade(args, with);
+    EXPECT_EQ(r.code, code) << r.err;
+    std::string before = "; no trace was written to " + dir.path("trace");
+    size_t at = r.err.find(before);
+    return at == std::string::npos ? "(" + r.err : r.err.substr(at + before.size());
+}
+
+TEST_F(ShimRunOption, ARunWithoutATraceSaysWhyThatIsLikely)
+{
+    TempDir dir;
+    EXPECT_EQ(blame(dir, {"-n", "2", "--shim=off"}, {DDP_TRAINER_LATE, "2"}),
+              ": " DDP_TRAINER_LATE " names libbrigade-host.so.1 before libbrigade-shim, which "
+              "thus sees nothing; link with -lbrigade-shim first\n");
+    EXPECT_EQ(blame(dir, {"--shim=off"}, {DDP_TRAINER, "2"}),
+              ": the shim was off, and the program does not use libbrigade\n");
+    EXPECT_EQ(blame(dir, {}, {"true"}).find(": no communicator of NCCL was made, or"), 0u);
+    EXPECT_EQ(blame(dir, {}, {"sh", "-c", "exit 3"}, 3), "\n") << "it failed: that is why";
+    write_file(dir.path("script"), "#!/bin/sh\n");
+    chmod(dir.path("script").c_str(), 0755);
+    EXPECT_EQ(blame(dir, {"--shim=off"}, {dir.path("script")}).find(": the shim was off"), 0u);
 }
 
 } // namespace

@@ -179,6 +179,7 @@ static int prepare(run_config *config, char **trace, char **preload, bool *creat
     run_shim wanted = kernels ? RUN_SHIM_ON : (run_shim)shim;
     int code = output ? run_shim_preload(&command, wanted, preload) : CLI_OK;
     config->preload = *preload;
+    config->shim_off = wanted == RUN_SHIM_OFF;
     config->kernels = kernels;
     return code;
 }

@@ -28,6 +28,7 @@ typedef struct run_config {
     const char *trace;      /* absolute; NULL: none */
     const char *trace_name; /* as the user wrote it */
     const char *preload;    /* LD_PRELOAD; NULL: left alone */
+    bool shim_off;          /* as the user wanted */
     bool kernels;           /* the shim records them */
     int64_t records;        /* that a rank's trace keeps; 0: left alone */
     int port;
@@ -71,6 +72,9 @@ char *run_library_find(const char *file);
 /* LD_PRELOAD for the ranks: the shim by its absolute name, then the user's own; to be freed. NULL:
  * nothing to set. Returns an exit code. */
 int run_shim_preload(const cli_command *command, run_shim wanted, char **preload);
+
+/* Why a program that ended well is likely to have left no trace: "" or ": reason". */
+void run_shim_blame(const run_config *config, char *text, size_t bytes);
 
 /* `text` quoted for a shell where that is needed; to be freed. */
 char *run_quote(const char *text);

@@ -153,7 +153,10 @@ static void summarize(job *j)
                  quoted ? quoted : c->trace_name);
         free(quoted);
     } else if (c->trace) {
-        snprintf(trace, sizeof trace, "; no trace was written to %s", c->trace_name);
+        char why[512] = "";
+        if (!j->code)
+            run_shim_blame(c, why, sizeof why);
+        snprintf(trace, sizeof trace, "; no trace was written to %s%s", c->trace_name, why);
     }
     double elapsed = (double)(now_ms() - j->start_ms) / 1e3;
     if (j->code)
