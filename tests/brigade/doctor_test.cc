@@ -229,6 +229,8 @@ TEST(Doctor, RanksThatCannotBe)
     expect(check({{"WORLD_SIZE", "0"}}, "WORLD_SIZE=0: expected"), "fail");
     expect(check({{"RANK", "4"}, {"WORLD_SIZE", "4"}}, "RANK=4: WORLD_SIZE=4"), "fail");
     expect(check({{"WORLD_SIZE", "4"}}, "RANK is not set"), "fail");
+    expect(check({{"RANK", "1"}}, "WORLD_SIZE is not set"), "fail");
+    expect(check({{"RANK", "0"}}, "a single rank"), "pass");
     expect(check({{"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}, "LOCAL_RANK=2"), "fail");
     expect(check({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "4"}},
                  "LOCAL_WORLD_SIZE=4, but"),

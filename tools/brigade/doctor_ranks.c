@@ -82,6 +82,12 @@ void doctor_ranks(doctor *d)
                     n[WORLD].value);
         good = false;
     }
+    const char *world = getenv("WORLD_SIZE");
+    if (n[RANK].value > 0 && (!world || !*world)) {
+        doctor_note(d, CHECK, DOCTOR_FAIL, FIX, "RANK=%ld, but WORLD_SIZE is not set",
+                    n[RANK].value);
+        good = false;
+    }
     if (n[LOCAL_WORLD].value > n[WORLD].value && n[WORLD].value > 0) {
         doctor_note(d, CHECK, DOCTOR_FAIL, FIX, "LOCAL_WORLD_SIZE=%ld, but WORLD_SIZE=%ld",
                     n[LOCAL_WORLD].value, n[WORLD].value);
