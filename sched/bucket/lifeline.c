@@ -209,8 +209,11 @@ static void receive(brg_lifeline *l, int peer, uint64_t num_ops)
     }
 }
 
-static void listen_for(brg_lifeline *l, uint64_t num_ops, int wait_ms)
+/* Takes what has come; where nothing has, waits for it until then. */
+static void listen_until(brg_lifeline *l, uint64_t num_ops, uint64_t until_ns)
 {
+    uint64_t now = brg_now_ns();
+    int wait_ms = now < until_ns ? (int)((until_ns - now + 999999) / 1000000) : 0;
     if (poll(l->peers, (nfds_t)l->count, wait_ms) <= 0)
         return;
     for (int i = 0; i < l->count; i++)
@@ -232,12 +235,9 @@ bool brg_lifeline_look(brg_lifeline *l, uint64_t num_ops, int wait_ms, brg_lifel
 {
     tell_progress(l, num_ops);
     uint64_t until = brg_now_ns() + (uint64_t)wait_ms * 1000000;
-    for (;;) {
-        uint64_t now = brg_now_ns();
-        listen_for(l, num_ops, now < until ? (int)((until - now + 999999) / 1000000) : 0);
-        if (l->has_news || brg_now_ns() >= until)
-            break;
-    }
+    do
+        listen_until(l, num_ops, until);
+    while (!l->has_news && brg_now_ns() < until);
     bool any = l->has_news;
     if (any)
         *news = l->news;
@@ -259,15 +259,15 @@ void brg_lifeline_name_late(brg_lifeline *l, uint64_t num_ops, char text[256])
 {
     text[0] = '\0';
     if (l->rank == 0) {
-        listen_for(l, num_ops, 0);
+        listen_until(l, num_ops, 0);
         describe_late(l, num_ops, text);
         return;
     }
     l->has_late = false;
     put(l, 0, &(message){.kind = MESSAGE_WHO_IS_LATE, .rank = l->rank, .num_ops = num_ops});
-    uint64_t now = brg_now_ns(), until = now + ANSWER_MS * 1000000ull;
-    for (; !l->has_late && !l->has_news && l->peers[0].fd >= 0 && now < until; now = brg_now_ns())
-        listen_for(l, num_ops, (int)((until - now + 999999) / 1000000));
+    uint64_t until = brg_now_ns() + ANSWER_MS * 1000000ull;
+    while (!l->has_late && !l->has_news && l->peers[0].fd >= 0 && brg_now_ns() < until)
+        listen_until(l, num_ops, until);
     if (l->has_late)
         memcpy(text, l->late, sizeof l->late);
 }
