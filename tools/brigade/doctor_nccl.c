@@ -61,7 +61,8 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static void copy_add(doctor *d, const char *path, int version)
+/* `soname`: as the file itself says. */
+static void copy_add(doctor *d, const char *path, const char *soname, int version)
 {
     char *real = realpath(path, NULL);
     if (!real)
@@ -79,9 +80,7 @@ static void copy_add(doctor *d, const char *path, int version)
         free(real);
         return;
     }
-    elf_file file;
-    elf_look(real, &file);
-    bool host = elf_is_host(real) || elf_is_host(file.soname);
+    bool host = elf_is_host(real) || elf_is_host(soname);
     grown[d->ncopies++] = (doctor_nccl_copy){
         .path = real,
         .version = version,
@@ -106,8 +105,11 @@ static void copy_load(doctor *d, const char *name)
     *(void **)&get_version = dlsym(library, "ncclGetVersion");
     if (get_version && get_version(&version))
         version = 0;
-    if (!dlinfo(library, RTLD_DI_LINKMAP, &map))
-        copy_add(d, map->l_name, version);
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map))
+        return;
+    elf_file file;
+    elf_look(map->l_name, &file);
+    copy_add(d, map->l_name, file.soname, version);
 }
 
 /* Files that can have NCCL in them: those with such names are read to the end, which takes time. */
@@ -147,7 +149,7 @@ static void binary_look(doctor *d, const char *binary)
                     "%s is not an ELF file of this machine: neither a program nor a library",
                     binary);
     else if (version || elf_is_host(file.soname))
-        copy_add(d, binary, version);
+        copy_add(d, binary, file.soname, version);
     else if (file.nccl[0])
         doctor_note(d, CHECK, DOCTOR_PASS, NULL, "%s is linked with %s%s", binary, file.nccl,
                     elf_is_host(file.nccl) ? HOST_TEXT : "");
@@ -164,9 +166,10 @@ static void copies_collect(doctor *d, const char *binary)
     for (size_t i = 0; i < d->nmapped; i++) {
         int version = worth_reading(d->mapped[i]) ? doctor_nccl_version(d->mapped[i]) : 0;
         elf_file file;
+        elf_kind kind = elf_look(d->mapped[i], &file);
         if (version || elf_is_nccl(d->mapped[i]))
-            copy_add(d, d->mapped[i], version);
-        if (elf_look(d->mapped[i], &file) == ELF_DYNAMIC)
+            copy_add(d, d->mapped[i], file.soname, version);
+        if (kind == ELF_DYNAMIC)
             order_judge(d, d->mapped[i], &file);
     }
     const char *wanted = getenv("BRIGADE_NCCL");
