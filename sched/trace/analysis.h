@@ -114,8 +114,9 @@ typedef struct brg_rank_report {
 
 typedef struct brg_analysis_options {
     /* The first steps are left out: the very first one learns and issues everything at its end. As
-     * many as this, unless no step would be left. */
+     * many as this, unless no step would be left; none where the ring has overwritten them. */
     uint32_t warmup_steps;
+    bool warmup_exact; /* the user's own number: where it leaves no step, BRG_ERR_NO_DATA */
     brg_recognise_options recognise;
 } brg_analysis_options;
 

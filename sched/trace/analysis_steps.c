@@ -51,8 +51,12 @@ static brg_status windows_choose(brg_analysis *a, const brg_analysis_options *op
         a->end--;
         report->steps_incomplete++;
     }
-    if (warmup > a->end - a->first - 1)
-        warmup = a->end - a->first - 1;
+    size_t complete = a->end - a->first;
+    if (options->warmup_exact && warmup >= complete)
+        return brg_fail(BRG_ERR_NO_DATA, "%s: --skip %zu leaves none of its %zu steps",
+                        a->trace->path, warmup, complete);
+    if (warmup > complete - 1)
+        warmup = complete - 1;
     a->first += warmup;
     report->steps_warmup = (uint32_t)warmup;
     report->steps_used = (uint32_t)(a->end - a->first);

@@ -268,6 +268,17 @@ TEST(Report, SkippingAllStepsLeavesNothingToReport)
                  ": --skip " + steps + " leaves none of its " + steps + " steps");
     const std::string last = std::to_string(integer(all["steps"], "recorded") - 1);
     EXPECT_EQ(brigade({"report", ring_path(dir, 1), "--skip", last}).code, 0);
+    CommandResult compared = brigade({"compare", dir.path(), dir.path(), "--skip", steps});
+    EXPECT_EQ(compared.code, 4);
+    EXPECT_EQ(compared.out, "");
+    EXPECT_HAS(compared.err, ": --skip " + steps + " leaves none of its " + steps + " steps");
+    EXPECT_EQ(brigade({"compare", dir.path(), dir.path(), "--skip", last}).code, 0);
+    TempDir one; /* where nothing was asked for, the only step is not left out */
+    TraceBuilder t(1);
+    two_bucket_step(t, 0, 0, kUnit);
+    t.write(ring_path(one, 0), 0);
+    EXPECT_EQ(brigade({"report", one.path()}).code, 0);
+    expect_error({"report", one.path(), "--skip", "1"}, 4, ": --skip 1 leaves none of its 1 steps");
 }
 
 TEST(Report, UnreadableInputIs3)

@@ -13,7 +13,7 @@ static const char *const metric_words[] = {"step_ns", "compute_ns",   "comm_ns",
 static const char *const by_words[] = {"run", "bucket", NULL};
 
 static struct {
-    bool json, rank_given, metric_given;
+    bool json, rank_given, skip_given, metric_given;
     int64_t rank, skip, repeats;
     int metric, by;
     const char *threshold;
@@ -54,7 +54,8 @@ static const cli_option options[] = {
      .dest = &opt.skip,
      .metavar = "N",
      .max = UINT32_MAX,
-     .help = "Leave out the first N steps of each run (default: 1)."},
+     .given = &opt.skip_given,
+     .help = "Leave out the first N steps of each run (default: 1, where there are more)."},
     {.name = "repeats",
      .type = CLI_INT,
      .dest = &opt.repeats,
@@ -88,7 +89,7 @@ static const cli_command command = {
         "names and sizes are.\n\n"
         "Exit status: 0 if there is no regression, 1 if there is one, 2 for wrong usage, 3 if a "
         "file cannot be read, is no trace, or is cut off, 4 if there is nothing to compare: no "
-        "complete step, no collectives, no bucket in common.\n\n"
+        "complete step, none behind --skip, no collectives, no bucket in common.\n\n"
         "  brigade compare before after\n"
         "  brigade compare before after --metric exposed_ns --threshold 5%\n"
         "  brigade compare before after --by bucket --json",
@@ -131,6 +132,7 @@ static int compare_print(comparison *c, compare_run *runs, char **paths)
     if (!c->by_bucket && !strcmp(metric_words[opt.metric], "wait_ns"))
         return cli_fail(&command, CLI_USAGE, "--metric wait_ns is known of buckets only");
     const brg_analysis_options how = {.warmup_steps = (uint32_t)opt.skip,
+                                      .warmup_exact = opt.skip_given,
                                       .recognise = {.repeats = (uint32_t)opt.repeats}};
     for (size_t i = 0; i < c->nruns; i++) {
         code = compare_load(&command, paths[i], &how, opt.rank_given ? opt.rank : -1, &runs[i]);

@@ -46,7 +46,7 @@ static const cli_option options[] = {
      .given = &opt.skip_given,
      .help =
          "Leave out the first N steps; the very first one learns and overlaps nothing (default: "
-         "1)."},
+         "1, where there are more)."},
     {.name = "by",
      .type = CLI_CHOICE,
      .dest = &opt.by,
@@ -203,16 +203,12 @@ static brg_status rank_load(report *r, const char *path, char nothing[1024])
     r->nranks++;
     const brg_analysis_options how = {
         .warmup_steps = (uint32_t)opt.skip,
+        .warmup_exact = opt.skip_given,
         .recognise = {.comm_given = opt.comm_given,
                       .comm = (uint32_t)opt.comm,
                       .repeats = (uint32_t)opt.repeats},
     };
     status = brg_trace_analyze(rank->trace, &how, &rank->data);
-    /* Where the ring has wrapped, the first steps are gone anyway. */
-    if (status == BRG_OK && opt.skip_given && !rank->trace->overwritten &&
-        rank->data.steps_warmup < how.warmup_steps)
-        status = brg_fail(BRG_ERR_NO_DATA, "%s: --skip %u leaves none of its %u steps", path,
-                          how.warmup_steps, rank->data.steps_recorded);
     if (status == BRG_OK)
         status = brg_arrival_list_make(rank->trace, &rank->data, &rank->arrivals);
     if (!exporting())
