@@ -85,11 +85,11 @@ TEST(RunOptions, WrongUseIsOneLineThatNamesTheOptionAndTheRange)
         EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
         EXPECT_EQ(r.err.find("brigade run: " + text), 0u) << r.err;
     };
-    expect("-n 0 true", 2, "--ranks: '0' is not a number of 1 to 1024");
-    expect("-n -2 true", 2, "--ranks: '-2' is not a number of 1 to 1024");
-    expect("-n 1025 true", 2, "--ranks: '1025' is not a number of 1 to 1024");
+    expect("-n 0 true", 2, "--ranks: '0' is not a whole number of 1 to 1024");
+    expect("-n -2 true", 2, "--ranks: '-2' is not a whole number of 1 to 1024");
+    expect("-n 1025 true", 2, "--ranks: '1025' is not a whole number of 1 to 1024");
     expect("-n 1.5 true", 2, "--ranks: '1.5' is not a whole number of 1 to 1024");
-    expect("-n 2 --port 65536 true", 2, "--port: '65536' is not a number of 1 to 65535");
+    expect("-n 2 --port 65536 true", 2, "--port: '65536' is not a whole number of 1 to 65535");
     expect("--port 2000 true", 2, "--port has no meaning without --ranks");
     expect("--timeout nan true", 2, "--timeout: 'nan' is not a number of 0.001 to");
     expect("--grace 0 true", 2, "--grace: '0' is not a number of 0.001 to");
