@@ -81,6 +81,21 @@ char *run_quote(const char *text);
 
 /* run_spawn.c: processes. */
 
+/* Blocks the signals that a job acts on or passes on, and returns a descriptor that they come
+ * through, which tells who sent them; -1 with errno. Those that we were started with ignored
+ * (nohup) stay so, here and in the ranks. */
+int run_signals_catch(sigset_t *old_mask);
+
+/* What a rank's standard streams are, and our ends of them; -1: none, inherited. */
+typedef struct run_child_fds {
+    int in, out[2], err[2]; /* pipes: [0] ours */
+    int feed;               /* our end of rank 0's input, when we relay the terminal's */
+} run_child_fds;
+
+/* 0 or an errno; either way they are to be closed. Who keeps one sets it to -1. */
+int run_child_fds_open(const run_config *config, int rank, run_child_fds *fds);
+void run_child_fds_close(run_child_fds *fds);
+
 /* The guard: a process that kills the watched process groups when we are gone without having said
  * so, as after SIGKILL. PR_SET_PDEATHSIG alone would leave grandchildren running. */
 typedef struct run_guard {

@@ -347,26 +347,6 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-/* Signals come through a descriptor, which tells who sent them. Those that we were started with
- * ignored (nohup) stay so, here and in the ranks. */
-static bool catch_signals(job *j)
-{
-    static const int caught[] = {SIGCHLD, SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
-                                 SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH};
-    sigset_t mask;
-    sigemptyset(&mask);
-    signal(SIGCHLD, SIG_DFL); /* ignored, it would lose exit codes */
-    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
-        struct sigaction old;
-        if (!sigaction(caught[i], NULL, &old) && old.sa_handler == SIG_IGN)
-            continue;
-        sigaddset(&mask, caught[i]);
-    }
-    sigprocmask(SIG_BLOCK, &mask, &j->old_mask);
-    j->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    return j->signal_fd >= 0;
-}
-
 static bool open_job(job *j)
 {
     int tty = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
@@ -374,7 +354,8 @@ static bool open_job(job *j)
     if (tty >= 0)
         close(tty);
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans of the ranks are reaped here, wherever we run */
-    if (!catch_signals(j) || run_guard_start(&j->guard))
+    j->signal_fd = run_signals_catch(&j->old_mask);
+    if (j->signal_fd < 0 || run_guard_start(&j->guard))
         return false;
     struct event_config *options = event_config_new();
     if (options) {
@@ -420,38 +401,6 @@ static void close_job(job *j)
     free(j->ranks);
 }
 
-typedef struct child_fds {
-    int in, out[2], err[2]; /* pipes: [0] ours */
-    int feed;               /* our end of rank 0's input, when we relay the terminal's */
-} child_fds;
-
-static void close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
-static int open_child_fds(const job *j, int rank_id, child_fds *fds)
-{
-    *fds = (child_fds){-1, {-1, -1}, {-1, -1}, -1};
-    int in[2];
-    if (rank_id > 0) {
-        fds->in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (fds->in < 0)
-            return errno;
-    } else if (j->config->ranks > 1 && isatty(STDIN_FILENO) &&
-               tcgetpgrp(STDIN_FILENO) == getpgrp()) {
-        if (pipe2(in, O_CLOEXEC))
-            return errno;
-        fds->in = in[0];
-        fds->feed = in[1];
-    }
-    if (j->config->prefix && (pipe2(fds->out, O_CLOEXEC) || pipe2(fds->err, O_CLOEXEC)))
-        return errno;
-    return 0;
-}
-
 static bool add_stream(job *j, rank *k, int which, int *fd)
 {
     k->closed_args[which] = (closed_arg){j, k, which};
@@ -470,9 +419,9 @@ static int start_rank(job *j, int rank_id)
 {
     rank *k = &j->ranks[rank_id];
     run_env env = {.count = 0};
-    child_fds fds;
+    run_child_fds fds;
     bool in_exec = false;
-    int error = open_child_fds(j, rank_id, &fds);
+    int error = run_child_fds_open(j->config, rank_id, &fds);
     if (!error && !run_env_build(j->config, rank_id, &env))
         error = ENOMEM;
     if (!error) {
@@ -499,9 +448,7 @@ static int start_rank(job *j, int rank_id)
         if (j->input)
             fds.feed = -1;
     }
-    int *all[] = {&fds.in, &fds.out[0], &fds.out[1], &fds.err[0], &fds.err[1], &fds.feed};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        close_fd(all[i]);
+    run_child_fds_close(&fds);
     run_env_free(&env);
     if (!error)
         return 0;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +23,50 @@ int run_exec_code(const char *program, int error, const char **why)
     else if (error == ENOENT || error == ENOTDIR)
         return CLI_NOT_FOUND;
     return CLI_NOT_EXECUTABLE;
+}
+
+int run_signals_catch(sigset_t *old_mask)
+{
+    static const int caught[] = {SIGCHLD, SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                 SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH};
+    sigset_t mask;
+    sigemptyset(&mask);
+    signal(SIGCHLD, SIG_DFL); /* ignored, it would lose exit codes */
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
+        struct sigaction old;
+        if (!sigaction(caught[i], NULL, &old) && old.sa_handler == SIG_IGN)
+            continue;
+        sigaddset(&mask, caught[i]);
+    }
+    sigprocmask(SIG_BLOCK, &mask, old_mask);
+    return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+int run_child_fds_open(const run_config *config, int rank, run_child_fds *fds)
+{
+    *fds = (run_child_fds){-1, {-1, -1}, {-1, -1}, -1};
+    int in[2];
+    if (rank > 0) {
+        fds->in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (fds->in < 0)
+            return errno;
+    } else if (config->ranks > 1 && isatty(STDIN_FILENO) && tcgetpgrp(STDIN_FILENO) == getpgrp()) {
+        if (pipe2(in, O_CLOEXEC))
+            return errno;
+        fds->in = in[0];
+        fds->feed = in[1];
+    }
+    if (config->prefix && (pipe2(fds->out, O_CLOEXEC) || pipe2(fds->err, O_CLOEXEC)))
+        return errno;
+    return 0;
+}
+
+void run_child_fds_close(run_child_fds *fds)
+{
+    const int all[] = {fds->in, fds->out[0], fds->out[1], fds->err[0], fds->err[1], fds->feed};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] >= 0)
+            close(all[i]);
 }
 
 static ssize_t read_all(int fd, void *data, size_t bytes)
