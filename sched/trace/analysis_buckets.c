@@ -58,6 +58,12 @@ typedef struct issue {
     double bytes, bus_bytes;
 } issue;
 
+/* By bytes: so much of their time, and of what it exposes, is one's own. */
+static double share_of(const brg_rec *rec, const issue *all)
+{
+    return all->bytes > 0 ? (double)rec->bytes / all->bytes : 1 / (double)all->count;
+}
+
 static brg_status collective_sample(brg_analysis *a, const brg_rec *rec, const issue *all)
 {
     bool reduction = is_reduction(rec->func);
@@ -90,8 +96,7 @@ static brg_status collective_sample(brg_analysis *a, const brg_rec *rec, const i
     if (a->report->recognition && brg_analysis_computes(a, w)) {
         int64_t t0 = brg_signed_time(a, rec->t0_ns), t1 = brg_signed_time(a, rec->t1_ns);
         double hidden = (double)brg_interval_set_within(&a->compute, t0, t1);
-        double share = all->bytes > 0 ? (double)rec->bytes / all->bytes : 1;
-        BRG_TRY(sample(a, key, M_EXPOSED, w, share * (time - hidden)), out);
+        BRG_TRY(sample(a, key, M_EXPOSED, w, share_of(rec, all) * (time - hidden)), out);
     }
 out:
     return status;
@@ -160,7 +165,7 @@ static brg_status collectives_sample(brg_analysis *a)
         }
         for (size_t k = i; k < end; k++) {
             BRG_TRY(collective_sample(a, colls[k], &all), out);
-            BRG_TRY(group_sample(a, colls[k], 1 / (double)all.count), out);
+            BRG_TRY(group_sample(a, colls[k], share_of(colls[k], &all)), out);
         }
     }
 out:
