@@ -61,7 +61,7 @@ typedef struct brg_waste {
     uint8_t func, dtype;
     uint32_t steps;       /* that do it, of those in use: evaluation does what training does not */
     double count;         /* such collectives a step */
-    double runs;          /* TINY: what they could become, at least 1 */
+    double runs;          /* what they could become, at least 1 */
     double bytes;         /* of those that could go: all but the first; TINY: of all */
     double time_ns;       /* the same; of the timed ones */
     uint64_t first_bytes; /* of one of them */

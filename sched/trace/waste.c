@@ -95,6 +95,7 @@ static brg_status again_find(const finder *f, brg_waste_kind kind)
         w->comm = r->comm.comm;
         w->bucket = id;
         w->steps = r->steps_whole;
+        w->runs = 1;
         w->count /= steps;
         w->bytes /= steps;
         w->time_ns /= steps;

@@ -28,13 +28,12 @@ static json_t *waste_json(const brg_recognition *g)
         const brg_waste *w = &g->waste[i];
         json_array_append_new(
             array,
-            json_pack("{s:s,s:b,s:I,s:o,s:s,s:s,s:I,s:f,s:o,s:o,s:o}", "kind", kinds[w->kind],
+            json_pack("{s:s,s:b,s:I,s:o,s:s,s:s,s:I,s:f,s:f,s:o,s:o}", "kind", kinds[w->kind],
                       "by_design", w->by_design, "comm", (json_int_t)w->comm, "bucket",
                       w->bucket == BRG_NO_BUCKET ? json_null() : json_integer(w->bucket), "func",
                       report_func_name(w->func), "dtype", brg_dtype_str((brg_dtype)w->dtype),
-                      "steps", (json_int_t)w->steps, "per_step", w->count, "could_be",
-                      w->kind == BRG_WASTE_TINY ? json_real(w->runs) : json_integer(1), "bytes",
-                      number(w->bytes), "time_ns",
+                      "steps", (json_int_t)w->steps, "per_step", w->count, "could_be", w->runs,
+                      "bytes", number(w->bytes), "time_ns",
                       w->time_ns > 0 ? number(w->time_ns) : json_null()));
     }
     return array;
