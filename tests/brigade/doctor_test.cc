@@ -50,6 +50,7 @@ TEST(Doctor, BrigadeVariables)
     expect(check("BRIGADE_MASTER_PORT", "70000"), "fail");
     expect(check("BRIGADE_HOST_TRANSPORT", "pigeon"), "fail");
     expect(check("BRIGADE_TRACE_RECORDS", "100000"), "pass");
+    expect(check("BRIGADE_TRACE_RECORDS", "1e5"), "fail");
     auto records = check("BRIGADE_TRACE_RECORDS", "100");
     expect(records, "fail");
     EXPECT_NE(records.text.find("from 256 to 67108864"), std::string::npos) << records.text;

@@ -21,8 +21,9 @@ typedef struct variable {
     const char *name;
     enum {
         NUMBER,
+        WHOLE,
         WORD,
-        LIBRARY,       /* a path, or a name that the loader looks for */
+        LIBRARY,       /* the first of the paths: a path, or a name that the loader looks for */
         LIBRARY_WHOLE, /* an absolute path */
         INPUT,         /* a file that is read */
         CACHE,         /* a file that is made where it is missing */
@@ -51,13 +52,13 @@ static const variable variables[] = {
     {"BRIGADE_HOST_TRANSPORT", WORDS("auto", "mapped", "copy", "staged")},
     {"BRIGADE_INIT_TIMEOUT", .kind = NUMBER, .min = 0.001, .max = 1e9},
     {"BRIGADE_LOG", WORDS("error", "warn", "info", "debug")},
-    {"BRIGADE_MASTER_PORT", .kind = NUMBER, .min = 1, .max = 65535},
+    {"BRIGADE_MASTER_PORT", .kind = WHOLE, .min = 1, .max = 65535},
     {"BRIGADE_NCCL", .kind = LIBRARY},
     {"BRIGADE_NCCL_LIB", .kind = LIBRARY_WHOLE},
     {"BRIGADE_SHIM_KERNELS", WORDS("none", "cupti")},
     {"BRIGADE_SHIM_TIMING", WORDS("auto", "events", "none")},
     {"BRIGADE_TRACE", .kind = DIRECTORY},
-    {"BRIGADE_TRACE_RECORDS", .kind = NUMBER, .min = BRG_RING_RECORDS_MIN,
+    {"BRIGADE_TRACE_RECORDS", .kind = WHOLE, .min = BRG_RING_RECORDS_MIN,
      .max = BRG_RING_RECORDS_MAX},
     {"BRIGADE_TRAIN_DATA", .kind = INPUT},
     {"BRIGADE_TUNE_CACHE", .kind = CACHE},
@@ -88,7 +89,7 @@ static void unknown_note(doctor *d, const char *name, size_t length)
 static bool number_fits(const variable *v, const char *value)
 {
     char *end;
-    double number = strtod(value, &end);
+    double number = v->kind == WHOLE ? (double)strtol(value, &end, 10) : strtod(value, &end);
     return !*end && isfinite(number) && number >= v->min && number <= v->max;
 }
 
@@ -110,9 +111,12 @@ static bool library_check(doctor *d, const variable *v, const char *value)
     }
     if (!strchr(value, '/')) {
         void *library = dlopen(value, RTLD_LAZY | RTLD_LOCAL);
-        if (!library)
+        if (!library) {
             doctor_note(d, CHECK, DOCTOR_FAIL, FIX_PATH, "%s=%s: %s", v->name, value, dlerror());
-        return library != NULL;
+            return false;
+        }
+        dlclose(library);
+        return true;
     }
     elf_kind kind = elf_look(value, &file);
     if (kind == ELF_UNREADABLE)
@@ -163,11 +167,11 @@ static bool value_check(doctor *d, const variable *v, const char *value)
 {
     if (!*value)
         return true; /* as if unset */
-    if (v->kind != NUMBER && v->kind != WORD)
+    if (v->kind >= LIBRARY)
         return path_check(d, v, value);
-    if (v->kind == NUMBER && !number_fits(v, value)) {
-        doctor_note(d, CHECK, DOCTOR_FAIL, FIX, "%s=%s: expected a number from %.10g to %.10g",
-                    v->name, value, v->min, v->max);
+    if (v->kind != WORD && !number_fits(v, value)) {
+        doctor_note(d, CHECK, DOCTOR_FAIL, FIX, "%s=%s: expected a %snumber from %.10g to %.10g",
+                    v->name, value, v->kind == WHOLE ? "whole " : "", v->min, v->max);
         return false;
     }
     if (v->kind == WORD && !word_fits(v, value)) {
