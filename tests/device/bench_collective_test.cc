@@ -87,12 +87,15 @@ TEST(BenchCollective, SizesWithoutElements)
     EXPECT_EQ(output.code, 0) << output.text;
     EXPECT_EQ(output.text.find("\"count\":0,"), std::string::npos) << output.text;
     EXPECT_EQ(run("-e 64 -n 1 --op broadcast").code, 0) << "the default of -b is larger";
-    output = run("-e 1K -d fp64 -r 256 --op all-gather");
-    EXPECT_EQ(output.code, 2);
-    EXPECT_NE(output.text.find("-e 1024 rounds to 0 elements of fp64 for 256 ranks; the smallest "
-                               "size is 2048 bytes"),
-              std::string::npos)
-        << output.text;
+    for (std::string bytes : {"1024", "1536"}) { /* below and above the default of -b */
+        output = run("-e " + bytes + " -d fp64 -r 256 --op all-gather");
+        EXPECT_EQ(output.code, 2);
+        EXPECT_NE(output.text.find("-e " + bytes +
+                                   " rounds to 0 elements of fp64 for 256 ranks; the smallest "
+                                   "size is 2048 bytes"),
+                  std::string::npos)
+            << output.text;
+    }
 }
 
 TEST(BenchCollective, BadOptionsAreUsageErrors)

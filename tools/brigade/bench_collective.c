@@ -312,10 +312,10 @@ static int run_job(job *j)
 static int sizes_check(bench_plan *plan)
 {
     size_t smallest = bench_smallest_bytes(plan);
-    if (!args.min_given && args.max_given && args.max_bytes <= args.min_bytes)
-        args.min_bytes = args.max_bytes;
-    else if (!args.min_given && (size_t)args.min_bytes < smallest)
+    if (!args.min_given && (size_t)args.min_bytes < smallest)
         args.min_bytes = (int64_t)smallest;
+    if (!args.min_given && args.max_given && args.max_bytes < args.min_bytes)
+        args.min_bytes = args.max_bytes;
     if ((size_t)args.min_bytes < smallest)
         return cli_fail(&command, CLI_USAGE,
                         "%s %lld rounds to 0 elements of %s for %d ranks; the smallest size is %zu "
