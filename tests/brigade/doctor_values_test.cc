@@ -155,5 +155,7 @@ TEST(DoctorOfValues, FilesThatAreMissingOrOfAnotherKind)
     auto trace = check("BRIGADE_TRACE", dir.path("missing"));
     expect(trace, "warn");
     EXPECT_NE(trace.text.find("the shim does not"), std::string::npos) << trace.text;
+    expect(check("BRIGADE_TRACE", dir.path("missing/too")), "fail");
     EXPECT_EQ(check("BRIGADE_TUNE_CACHE", dir.path("missing")).state, "missing");
+    expect(check("BRIGADE_TUNE_CACHE", dir.path("missing/choices")), "fail");
 }

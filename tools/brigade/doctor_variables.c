@@ -2,6 +2,7 @@
 /* Variables BRIGADE_*: misspelt, or set to what makes no sense. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <libgen.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,12 +112,9 @@ static bool library_check(doctor *d, const variable *v, const char *value)
     }
     if (!strchr(value, '/')) {
         void *library = dlopen(value, RTLD_LAZY | RTLD_LOCAL);
-        if (!library) {
+        if (!library)
             doctor_note(d, CHECK, DOCTOR_FAIL, FIX_PATH, "%s=%s: %s", v->name, value, dlerror());
-            return false;
-        }
-        dlclose(library);
-        return true;
+        return library != NULL; /* it stays loaded: not all that load can be unloaded safely */
     }
     elf_kind kind = elf_look(value, &file);
     if (kind == ELF_UNREADABLE)
@@ -125,6 +123,16 @@ static bool library_check(doctor *d, const variable *v, const char *value)
         doctor_note(d, CHECK, DOCTOR_FAIL, FIX_PATH, "%s=%s is no library of this machine", v->name,
                     value);
     return kind == ELF_DYNAMIC;
+}
+
+/* Whether what is missing can be made: Brigade makes no directories above it. */
+static bool can_be_made(doctor *d, const char *path)
+{
+    char *copy = strdup(path);
+    bool can = copy && !access(dirname(copy), W_OK | X_OK);
+    d->no_memory |= !copy;
+    free(copy);
+    return can;
 }
 
 /* Files and directories other than libraries. */
@@ -137,9 +145,10 @@ static bool place_check(doctor *d, const variable *v, const char *value)
         error = directory ? ENOTDIR : EISDIR;
     else if (there && access(value, directory ? W_OK | X_OK : v->kind == INPUT ? R_OK : W_OK))
         error = errno;
-    if (error == ENOENT && v->kind == CACHE)
-        error = 0; /* Brigade makes it */
-    if (error == ENOENT && directory)
+    bool made = error == ENOENT && v->kind != INPUT && can_be_made(d, value);
+    if (made && v->kind == CACHE)
+        error = 0;
+    if (made && directory)
         doctor_note(d, CHECK, DOCTOR_WARN,
                     "make the directory, or let brigade run -o make and name it",
                     "%s=%s is not there: libbrigade makes it, the shim does not and records "
