@@ -282,7 +282,7 @@ TEST(Bench, InputsThatCannotBeReadAreNamed)
 
 TEST(Bench, Shim)
 {
-    auto r = brigade({"bench", "shim", "-n", "1", "--pairs", "2", "--json"});
+    auto r = brigade({"bench", "shim", "-n", "1", "--pairs", "2", "--json", "--no-peer"});
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(r.err, "");
     Json json(r.out);
@@ -295,4 +295,35 @@ TEST(Bench, Shim)
     r = brigade({"bench", "shim", "-n", "1", "--pairs", "0"});
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(r.out.find("DDP"), std::string::npos) << r.out;
+}
+
+TEST(Bench, ShimBesideAJobWithoutIt)
+{
+    TempDir dir;
+    auto shim = [&](const std::string &jobs) {
+        return brigade({"bench", "shim", "-n", "2", "--pairs", "3", "--json", "--python",
+                        fake_python(dir, "echo '{\"peers\": [\"fake\"]}'\n" + jobs)});
+    };
+    const std::string asked = dir.path("asked");
+    auto r = shim("if [ -n \"$BRIGADE_TRACE\" ]; then echo > \"$BRIGADE_TRACE/rank-0.ring\"; us=3; "
+                  "else us=2; fi\nwhile read steps; do echo $us:$steps >> '" +
+                  asked + "'; echo \"{\\\"us\\\": [$us]}\"; done\n");
+    ASSERT_EQ(r.code, 0) << r.err;
+    Json json(r.out);
+    ASSERT_TRUE(json.ok()) << r.out;
+    EXPECT_GT(json.number("step_ratio"), 0);
+    EXPECT_EQ(json.number("torch_step_ms"), 0.002);
+    EXPECT_EQ(json.number("torch_traced_step_ms"), 0.003);
+    EXPECT_EQ(json.number("torch_step_ratio"), 1.5);
+    EXPECT_EQ(read_file(asked), "2:4\n3:4\n3:4\n2:4\n2:4\n3:4\n") << "3 pairs in changing order";
+    r = shim("while read steps; do echo '{\"us\": [1]}'; done\n");
+    EXPECT_EQ(r.code, 1);
+    EXPECT_NE(r.err.find("the shim recorded nothing"), std::string::npos) << r.err;
+    r = shim(
+        "[ -z \"$BRIGADE_TRACE\" ] || exit\nwhile read steps; do echo '{\"us\": [1]}'; done\n");
+    EXPECT_EQ(r.code, 1) << "the job with the shim ends";
+    r = brigade({"bench", "shim", "-n", "2", "--pairs", "1", "--json", "--python", "/bin/false"});
+    EXPECT_EQ(r.code, 0);
+    EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+    EXPECT_EQ(r.out.find("torch"), std::string::npos) << r.out;
 }

@@ -157,25 +157,30 @@ void compare_graph(const Mode &mode, bool optimizer_first, const char *trace_dir
         EXPECT_TRUE(same_bits(eager[(size_t)rank], captured[(size_t)rank])) << "rank " << rank;
 }
 
+/* The stand-in's ranks wait for one another in kernels, and with the branches of four graphs on one
+ * GPU such a kernel can sit in front of what it waits for: seen on an H200. */
+#define SKIP_UNLESS_REPLAYS(world)                                                                 \
+    do {                                                                                           \
+        SKIP_UNLESS_RUNS(world);                                                                   \
+        if (with_stand_in() && (world) > 2)                                                        \
+            GTEST_SKIP() << "the stand-in for NCCL cannot replay graphs of four ranks on one GPU"; \
+    } while (0)
+
 TEST_P(GpuScheduler, ReplaysEqualOrdinarySteps)
 {
-    SKIP_UNLESS_RUNS(GetParam().world);
+    SKIP_UNLESS_REPLAYS(GetParam().world);
     compare_graph(GetParam(), false, "");
 }
 
 TEST_P(GpuScheduler, ReplaysThatBeginWithTheOptimizerEqualOrdinarySteps)
 {
-    SKIP_UNLESS_RUNS(GetParam().world);
-    /* Its ranks wait for one another in kernels, and with the branches of four graphs on one GPU
-     * such a kernel can sit in front of what it waits for: seen on an H200. */
-    if (with_stand_in() && GetParam().world > 2)
-        GTEST_SKIP() << "the stand-in for NCCL cannot replay graphs of four ranks on one GPU";
+    SKIP_UNLESS_REPLAYS(GetParam().world);
     compare_graph(GetParam(), true, "");
 }
 
 TEST_P(GpuScheduler, TraceShowsReplays)
 {
-    SKIP_UNLESS_RUNS(GetParam().world);
+    SKIP_UNLESS_REPLAYS(GetParam().world);
     char name[] = "/tmp/brigade-gpu-XXXXXX";
     std::string dir = mkdtemp(name);
     uint64_t begin = brg_now_ns();

@@ -18,6 +18,7 @@ enum { CALLS = 512, GROUP = 8 }; /* of a round: no more than the shim has pairs 
 
 static int64_t rounds = 51, pairs = 150;
 static bool json;
+static bench_peer_options peer;
 
 static const cli_option options[] = {
     {.name = "rounds",
@@ -32,8 +33,9 @@ static const cli_option options[] = {
      .type = CLI_INT,
      .dest = &pairs,
      .metavar = "N",
-     .max = 10000,
+     .max = BENCH_SHIM_MAX_PAIRS,
      .help = "Pairs of blocks of 4 steps with and without the shim; 0: none (default: 150)."},
+    BENCH_PEER_OPTIONS(peer),
     {.name = "json", .type = CLI_FLAG, .dest = &json, .help = "Print one JSON document."},
     {.name = NULL},
 };
@@ -47,7 +49,8 @@ static const cli_command command = {
         "with records only, with device times, and with device times in groups of 8. A real "
         "CUDA runtime adds what its own calls cost, two cudaEventRecord for a launch. Then a "
         "data-parallel step of two ranks on libbrigade-host, with device times and past the "
-        "shim in turn: the median ratio and its 95% confidence interval.",
+        "shim in turn: the median ratio and its 95% confidence interval. Where there is a PyTorch "
+        "with a GPU, a step of its DistributedDataParallel, too, in two jobs that take turns.",
     .options = options,
 };
 
@@ -200,19 +203,41 @@ static int calls_measure(const files *where)
     return CLI_OK;
 }
 
+static void steps_print(const char *key, const char *text, const bench_shim_steps *s)
+{
+    if (json)
+        printf(",\"%sstep_ms\":%.4f,\"%straced_step_ms\":%.4f,\"%sstep_ratio\":%.5f,"
+               "\"%sstep_ratio_low\":%.5f,\"%sstep_ratio_high\":%.5f",
+               key, s->plain_ns / 1e6, key, s->traced_ns / 1e6, key, s->ratio, key, s->low, key,
+               s->high);
+    else
+        printf("DDP step of %s: %.3f ms, under trace %.3f ms: %.4fx (95%%: %.4f to %.4f)\n", text,
+               s->plain_ns / 1e6, s->traced_ns / 1e6, s->ratio, s->low, s->high);
+}
+
 static int step_measure(const files *where)
 {
     static const bench_case step = {.timing = "events", .step = true};
+    char text[32];
     outcome got = {0};
     if (!in_child(&step, where, &got))
         return cli_fail(&command, CLI_FINDING, "the data-parallel step did not run");
-    const bench_shim_steps *s = &got.steps;
-    printf(json
-               ? ",\"all_reduces\":%d,\"step_ms\":%.4f,\"traced_step_ms\":%.4f,\"step_ratio\":%.5f,"
-                 "\"step_ratio_low\":%.5f,\"step_ratio_high\":%.5f"
-               : "DDP step of %d all-reduces: %.3f ms, under trace %.3f ms: %.4fx (95%%: %.4f to "
-                 "%.4f)\n",
-           BENCH_SHIM_BUCKETS, s->plain_ns / 1e6, s->traced_ns / 1e6, s->ratio, s->low, s->high);
+    snprintf(text, sizeof text, "%d all-reduces", BENCH_SHIM_BUCKETS);
+    if (json)
+        printf(",\"all_reduces\":%d", BENCH_SHIM_BUCKETS);
+    steps_print("", text, &got.steps);
+    return CLI_OK;
+}
+
+static int torch_measure(const files *where)
+{
+    char name[BENCH_PEER_NAME];
+    bench_shim_steps steps;
+    fflush(stdout);
+    if (!bench_shim_torch_run(&command, &peer, where->shim, (int)pairs, name, &steps))
+        return cli_fail(&command, CLI_FINDING, "the step of torch did not run");
+    if (name[0])
+        steps_print("torch_", name, &steps);
     return CLI_OK;
 }
 
@@ -224,6 +249,8 @@ static int measure(const files *where)
     int code = calls_measure(where);
     if (code == CLI_OK && pairs)
         code = step_measure(where);
+    if (code == CLI_OK && pairs && !peer.none)
+        code = torch_measure(where);
     if (json)
         printf("}\n");
     return code;

@@ -14,11 +14,12 @@
 
 enum {
     RANKS = 2,
-    BLOCK = 4,         /* steps: longer than the 20 ms after which the shim's reader looks again */
-    ELEMS = 16 * 1024, /* of a bucket */
-    PASSES = 64,       /* of a bucket's computation: about 0.2 ms */
-    NON_BLOCKING = 1,  /* flag of a stream */
-    NO_TIMING = 2      /* flag of an event */
+    BLOCK = BENCH_SHIM_BLOCK, /* steps: longer than the 20 ms after which the shim's reader looks
+                                 again */
+    ELEMS = 16 * 1024,        /* of a bucket */
+    PASSES = 64,              /* of a bucket's computation: about 0.2 ms */
+    NON_BLOCKING = 1,         /* flag of a stream */
+    NO_TIMING = 2             /* flag of an event */
 };
 
 typedef struct functions {
@@ -39,7 +40,7 @@ typedef struct rank {
     const functions *f;
     ncclUniqueId id;
     int rank, pairs, error;
-    double *blocks[3]; /* of each pair: a step past the shim, through it, the ratio */
+    double *blocks[2]; /* of each pair: past the shim, through it */
     pthread_t thread;
 } rank;
 
@@ -149,14 +150,14 @@ static void *rank_run(void *arg)
 
 /* The interval of the median: the order statistics that the binomial distribution gives, by its
  * normal approximation. */
-static void summarise(rank *r, bench_shim_steps *out)
+void bench_shim_summarise(double *plain, double *traced, int n, bench_shim_steps *out)
 {
-    int n = r->pairs, below = (int)((n - 1.96 * sqrt(n)) / 2);
-    double *ratios = r->blocks[2];
+    int below = (int)((n - 1.96 * sqrt(n)) / 2);
+    double ratios[BENCH_SHIM_MAX_PAIRS];
     for (int i = 0; i < n; i++)
-        ratios[i] = r->blocks[1][i] / r->blocks[0][i];
-    out->plain_ns = bench_median(r->blocks[0], n);
-    out->traced_ns = bench_median(r->blocks[1], n);
+        ratios[i] = traced[i] / plain[i];
+    out->plain_ns = bench_median(plain, n);
+    out->traced_ns = bench_median(traced, n);
     out->ratio = bench_median(ratios, n); /* and sorts */
     below = below > 0 ? below - 1 : 0;
     out->low = ratios[below];
@@ -167,7 +168,7 @@ bool bench_shim_steps_run(const char *host, const char *shim, int pairs, bench_s
 {
     functions f;
     rank ranks[RANKS];
-    double *blocks = calloc((size_t)(3 * RANKS * pairs), sizeof *blocks);
+    double *blocks = calloc((size_t)(2 * RANKS * pairs), sizeof *blocks);
     void *engine = dlopen(host, RTLD_NOW | RTLD_GLOBAL);
     void *library = dlopen(shim, RTLD_NOW | RTLD_LOCAL);
     ncclUniqueId id;
@@ -176,12 +177,9 @@ bool bench_shim_steps_run(const char *host, const char *shim, int pairs, bench_s
     if (!blocks || !engine || !library || !look_up(engine, library, &f) || f.unique_id(&id))
         return false;
     for (int i = 0; i < RANKS; i++) {
-        double *own = blocks + 3 * i * pairs;
-        ranks[i] = (rank){.f = &f,
-                          .id = id,
-                          .rank = i,
-                          .pairs = pairs,
-                          .blocks = {own, own + pairs, own + 2 * pairs}};
+        double *own = blocks + 2 * i * pairs;
+        ranks[i] =
+            (rank){.f = &f, .id = id, .rank = i, .pairs = pairs, .blocks = {own, own + pairs}};
         if (pthread_create(&ranks[i].thread, NULL, rank_run, &ranks[i]))
             return false; /* this process ends */
     }
@@ -191,7 +189,7 @@ bool bench_shim_steps_run(const char *host, const char *shim, int pairs, bench_s
         error = error ? error : ranks[i].error;
     }
     if (!error)
-        summarise(&ranks[0], out);
+        bench_shim_summarise(ranks[0].blocks[0], ranks[0].blocks[1], pairs, out);
     free(blocks);
     return !error;
 }

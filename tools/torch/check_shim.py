@@ -37,6 +37,7 @@ KINDS = {
     "_allgather_base": "all_gather",
     "all_gather_into_tensor": "all_gather",
     "allgather": "all_gather",
+    "all_gather": "all_gather",  # of a list of tensors
     "allgather_into_tensor_coalesced": "all_gather",
     "_reduce_scatter_base": "reduce_scatter",
     "reduce_scatter": "reduce_scatter",
