@@ -99,7 +99,7 @@ std::string brg_ns_cache_key(const brg_ns_device *device, const brg_ns_shape *sh
                              const brg_ns_polynomial *polynomial, int algorithm)
 {
     static const char *precisions[] = {"fp16", "bf16", "fp32"};
-    std::string key = "brigade-ns-2 " + device->name + " cublas " + device->cublas_version + " " +
+    std::string key = "brigade-ns-3 " + device->name + " cublas " + device->cublas_version + " " +
                       std::to_string(shape->side) + "x" + std::to_string(shape->length) + " " +
                       precisions[shape->precision] + " algorithm " + std::to_string(algorithm) +
                       " steps ";

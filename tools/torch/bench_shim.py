@@ -2,6 +2,7 @@
 """The data-parallel step that `brigade bench shim` runs under the shim and without it: the model of
 check_shim.py under DistributedDataParallel, one rank for each GPU. Asked for a number of steps,
 answers with the time of one of them, the mean. It is started once with the shim and once without."""
+import atexit
 import os
 import socket
 import subprocess
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 from bench_peer import serve, timed
 
-OPTIONS = SimpleNamespace(mode="ddp", width=1024, length=128, bucket_mb=25)
+OPTIONS = SimpleNamespace(mode="ddp", width=2048, length=1024, bucket_mb=25)
 
 
 def start_others(world):
@@ -35,6 +36,13 @@ def make():
         raise RuntimeError("torch finds no GPU")
     rank = int(os.environ.setdefault("RANK", "0"))
     others = start_others(torch.cuda.device_count()) if rank == 0 else []
+
+    def end():
+        for other in others:
+            other.stdin.close()
+        torch.distributed.destroy_process_group()
+
+    atexit.register(end)
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     torch.distributed.init_process_group("nccl")
