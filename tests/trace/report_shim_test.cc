@@ -150,6 +150,27 @@ TEST(ReportShim, FsdpCountsAndDesign)
     EXPECT_EQ(json_array_size(json_object_get(json["recognition"], "waste")), 12u);
 }
 
+/* torch's allocator gives the same memory to one flattened bucket after another: which of these are
+ * the same gradients nobody sees. */
+TEST(ReportShim, ReducedAgainIsWasteUnlessMemoryWasUsedAgain)
+{
+    TempDir dir;
+    fleet(dir, 2, [](ShimTrace &t) {
+        t.comm(1, 2, 1);
+        for (int s = 0; s < 12; s++) {
+            t.pass(10000);
+            for (uint64_t b : {0, 1, 2, 1, 2, 3})
+                t.op(1, BRG_FUNC_ALL_REDUCE, b % 3 ? 4000000 : 1000000, (b + 1) << 24, {s, (int)b});
+        }
+    });
+    CommandResult result = brigade({"report", dir.path()});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_HAS(result.out, "waste      2 buckets reduced 2x a step");
+    EXPECT_HAS(result.out,
+               "           unless memory was freed and used again for others in between\n");
+    expect_fits(result.out);
+}
+
 /* Evaluation every 10th step averages its losses one by one. */
 TEST(ReportShim, ScalarsOfEvaluationCouldBeOne)
 {

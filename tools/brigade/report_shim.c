@@ -144,6 +144,8 @@ static void waste_again(const brg_recognition *g, size_t first)
     if (time > 0)
         printf(", %s", cli_time_ns(length, time));
     printf(" a step\n");
+    if (!w->by_design) /* seen: flattened gradients in memory that torch's allocator gives again */
+        printf("%-10s unless memory was freed and used again for others in between\n", "");
 }
 
 static void waste_lines(const brg_recognition *g)
