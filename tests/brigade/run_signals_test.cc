@@ -64,6 +64,19 @@ TEST_F(Run, SecondInterruptEndsTheRanks)
     EXPECT_EQ(r.code, 128 + SIGTERM) << r.err;
 }
 
+/* A rank that an interrupt ends has not died by itself. */
+TEST_F(Run, AnInterruptedJobLeavesNoWordOfDeaths)
+{
+    const std::string trace = dir.path("trace");
+    Command command(run_args({"-n", "2", "-o", trace}, "echo ready; exec sleep 100"));
+    ASSERT_TRUE(command.until("ready", 2));
+    usleep(100000); /* until the shells have become sleep */
+    command.signal(SIGINT);
+    auto r = command.wait();
+    EXPECT_EQ(r.code, 128 + SIGINT) << r.err;
+    EXPECT_FALSE(exists(trace + "/run.json"));
+}
+
 TEST_F(Run, StopAndContinue)
 {
     /* ranks that wait without starting processes: a shell in vfork() does not count as stopped */

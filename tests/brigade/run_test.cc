@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/brigade/json.h"
 #include "tests/brigade/run.h"
 
 TEST_F(Run, ExitCodeIsThatOfTheProgram)
@@ -375,6 +376,35 @@ TEST_F(Run, DryRunPrintsWhatAShellCanRun)
         auto shell = Command({"/bin/sh", "-c", lines[i]}).wait();
         EXPECT_EQ(shell.out, "it's " + std::to_string(i) + "/2 " + dir.path("a b") + "\n");
     }
+}
+
+/* For the report: who died first. Nothing is left of a run that went well, was ended from outside
+ * or had no ranks of ours, nor of an earlier one. */
+TEST_F(Run, HowTheRanksOfAFailedJobEndedIsLeftBesideTheirTraces)
+{
+    const std::string trace = dir.path("trace"), ends = trace + "/run.json";
+    auto r = run({"-n", "3", "-o", trace}, "test $RANK != 1 || exit 3; exec sleep 100");
+    EXPECT_EQ(r.code, 3);
+    Json json(read_file(ends));
+    ASSERT_EQ(json_array_size(json["ranks"]), 3u);
+    for (size_t rank = 0; rank < 3; rank++) {
+        json_t *end = json_array_get(json["ranks"], rank);
+        EXPECT_EQ(integer(end, "rank"), (int64_t)rank);
+        EXPECT_EQ(json_is_true(json_object_get(end, "first")), rank == 1);
+        EXPECT_EQ(json_is_true(json_object_get(end, "ended_by_run")), rank != 1);
+        EXPECT_EQ(integer(end, rank == 1 ? "exit_status" : "signal"), rank == 1 ? 3 : SIGTERM);
+        EXPECT_TRUE(json_is_null(json_object_get(end, rank == 1 ? "signal" : "exit_status")));
+    }
+    EXPECT_FALSE(exists(ends + ".tmp"));
+    EXPECT_EQ(run({"-n", "1", "-o", trace}, "exit 0").code, 0);
+    EXPECT_FALSE(exists(ends));
+    EXPECT_EQ(run({"-n", "2", "-o", trace, "--timeout", "0.2"}, "exec sleep 100").code, 124);
+    EXPECT_FALSE(exists(ends));
+    EXPECT_EQ(run({"-o", trace}, "exit 3").code, 3);
+    EXPECT_FALSE(exists(ends));
+    write_file(ends, "old");
+    EXPECT_EQ(run({"-n", "1", "-o", trace}, "kill -KILL $$").code, 137);
+    EXPECT_NE(read_file(ends).find("\"signal\": 9"), std::string::npos) << read_file(ends);
 }
 
 TEST_F(Run, TakenPort)

@@ -9,18 +9,12 @@
 #include <string>
 
 #include "tests/brigade/command.h"
+#include "tests/brigade/json.h"
 
 namespace
 {
 
 enum { STEPS = 30, LAYERS = 4, BUCKETS = 2 };
-
-int64_t integer(json_t *object, const char *key)
-{
-    json_t *value = json_object_get(object, key);
-    EXPECT_TRUE(json_is_integer(value)) << key;
-    return json_integer_value(value);
-}
 
 CommandResult train(const std::string &trainer, int ranks, const TempDir &dir,
                     const std::string &timing = "")
@@ -165,7 +159,26 @@ TEST_F(ShimReport, SaysWhoDied)
     EXPECT_EQ(command.wait().code, 128 + SIGKILL);
     result = brigade({"report", dir.path("trace")});
     EXPECT_EQ(result.code, 0) << result.err;
-    EXPECT_NE(result.out.find("rank 1: the trace has no end"), std::string::npos) << result.out;
+    EXPECT_NE(
+        result.out.find("warning: rank 1 died first: killed by signal 9 (SIGKILL); brigade run "
+                        "then ended the other\n"),
+        std::string::npos)
+        << result.out;
+    EXPECT_NE(result.out.find("rank 0: the trace has no end (ended by brigade run)"),
+              std::string::npos)
+        << result.out;
+    EXPECT_NE(result.out.find("rank 1: the trace has no end (killed by signal 9 (SIGKILL))"),
+              std::string::npos)
+        << result.out;
+    json_t *root = report(dir), *ends = json_object_get(root, "ends");
+    ASSERT_EQ(json_array_size(ends), 2u);
+    json_t *other = json_array_get(ends, 0), *first = json_array_get(ends, 1);
+    EXPECT_EQ(integer(first, "rank"), 1);
+    EXPECT_EQ(integer(first, "signal"), SIGKILL);
+    EXPECT_TRUE(json_is_true(json_object_get(first, "first")));
+    EXPECT_TRUE(json_is_true(json_object_get(other, "ended_by_run")));
+    EXPECT_TRUE(json_is_false(json_object_get(other, "first")));
+    json_decref(root);
 }
 
 } // namespace

@@ -125,7 +125,8 @@ static const cli_command command = {
     .details =
         "DIR holds the files rank-N.ring that a traced run has written (brigade run -o DIR). The "
         "trace "
-        "of a run that was killed, or is still going on, can be read.\n\n"
+        "of a run that was killed, or is still going on, can be read. Of ranks that brigade run "
+        "started, it says which died first, and of what.\n\n"
         "A step is everything from one brg_zero_grad() to the next. Compute: some stream works. "
         "Exposed: communication runs and nothing else does. Idle: neither. The three add up to the "
         "step. The typical step is the mean over the half of the steps whose lengths are in the "
@@ -181,6 +182,7 @@ static void report_free(report *r)
     for (size_t i = 0; i < r->nwarnings; i++)
         free(r->warnings[i]);
     free(r->warnings);
+    free(r->ends);
     free(r->ranks);
     free(r->order);
     free(r->rank_order);
@@ -269,10 +271,13 @@ static int ranks_load(report *r)
         return cli_fail(&command, exit_code(status), "%s", brg_last_error());
     if (!ranks_match(r))
         return CLI_INPUT;
+    report_ends_load(r);
     for (size_t i = 0; i < r->nranks; i++)
         if (r->ranks[i].usable)
             return CLI_OK;
-    return cli_fail(&command, CLI_NO_DATA, "%s", nothing);
+    char ends[512];
+    report_ends_text(r, ends, sizeof ends);
+    return cli_fail(&command, CLI_NO_DATA, "%s%s%s", nothing, ends[0] ? "; " : "", ends);
 }
 
 /* Fastest, slowest, and the one to show. Where compute is unknown, lengths of steps say nothing of

@@ -17,6 +17,13 @@ typedef struct report_rank {
     bool usable; /* false: nothing to analyze, data is empty */
 } report_rank;
 
+/* How a rank that failed ended, as brigade run has seen it. */
+typedef struct report_end {
+    uint32_t rank;
+    int exit_status, signal; /* signal 0: it exited */
+    bool first, ended_by_run;
+} report_end;
+
 /* The trace with steps and buckets: as recorded, or as recognised in it. */
 static inline const brg_trace *report_trace(const report_rank *rank)
 {
@@ -35,6 +42,8 @@ typedef struct report {
     size_t *rank_order;                   /* the same of ranks */
     size_t top;                           /* how many buckets to show */
     brg_arrivals arrivals;                /* matched = 0: nothing is known of who came last */
+    report_end *ends;                     /* of the ranks that failed; none: nothing is known */
+    size_t nends;
     char **warnings;
     size_t nwarnings;
     uint64_t drops, torn, overwritten, invalid; /* of all ranks */
@@ -92,6 +101,13 @@ void report_by_table(const report *r, report_by by, size_t top);
 /* The same lists, and the buckets, as comma-separated values. An existing file is replaced only
  * with `force`. False: errno says why not. */
 bool report_csv(const report *r, report_by by, const char *path, bool force);
+
+/* report_ends.c: who died first. */
+void report_ends_load(report *r);
+const char *report_ends_text(const report *r, char *text, size_t size); /* "": not known */
+/* Of the rank of a trace without an end. */
+const char *report_end_how(const report *r, uint32_t rank, char text[64]);
+json_t *report_ends_json(const report *r);
 
 /* "all-reduce". */
 const char *report_func_name(uint32_t func);

@@ -275,6 +275,7 @@ json_t *report_document(const report *r)
     json_object_set_new(root, "ranks", ranks);
     json_object_set_new(root, "spread", spread_json(r));
     json_object_set_new(root, "missing_ranks", missing_json(r));
+    json_object_set_new(root, "ends", report_ends_json(r));
     json_object_set_new(root, "drops", count_number(r->drops));
     json_object_set_new(root, "torn", count_number(r->torn));
     json_object_set_new(root, "overwritten", count_number(r->overwritten));

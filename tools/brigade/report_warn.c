@@ -92,9 +92,10 @@ static void warn_of_ranks(report *r)
     }
     for (size_t i = 0; i < r->nranks; i++) {
         const brg_trace *trace = r->ranks[i].trace;
+        char how[64];
         if (!trace->closed)
-            report_warn(r, "rank %u: the trace has no end (killed, or still running)%s",
-                        trace->rank,
+            report_warn(r, "rank %u: the trace has no end (%s)%s", trace->rank,
+                        report_end_how(r, trace->rank, how),
                         r->ranks[i].data.steps_incomplete ? "; its last step is left out" : "");
         uint64_t lost = brg_trace_lost(trace) - trace->overwritten;
         if (lost)
@@ -198,6 +199,9 @@ static void warn_of_costs(report *r)
 void report_warn_all(report *r)
 {
     const brg_rank_report *data = &r->shown->data;
+    char ends[512];
+    if (report_ends_text(r, ends, sizeof ends)[0])
+        report_warn(r, "%s", ends);
     warn_of_ranks(r);
     warn_of_recognition(r, r->shown);
     for (size_t i = 0; i < r->nranks; i++)

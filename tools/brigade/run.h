@@ -61,6 +61,19 @@ int run_trace_count(const char *dir); /* rings in it */
 /* The name that the directory has, or would have, to a process in any other; to be freed. */
 char *run_trace_absolute(const char *dir);
 
+/* run_ends.c: how the ranks ended, for the report. */
+#define RUN_ENDS_FILE "run.json"
+
+typedef struct run_end {
+    int status;        /* as from waitpid(); 0: well, or not yet */
+    bool first;        /* failed by itself before any other, or not known to be after */
+    bool ended_by_run; /* after the job's end had begun */
+} run_end;
+
+/* Of all ranks, beside their traces, if one has failed by itself. */
+void run_ends_leave(const run_config *config, const run_end *ends);
+bool run_ends_remove(const char *dir); /* false with errno */
+
 /* run_shim.c: libbrigade-shim under the program. */
 typedef enum run_shim { RUN_SHIM_AUTO, RUN_SHIM_ON, RUN_SHIM_OFF } run_shim;
 

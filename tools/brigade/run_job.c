@@ -41,7 +41,7 @@ struct rank {
     pid_t pid;        /* 0: never started */
     bool running;     /* not reaped */
     bool group_alive; /* its process group may still have members */
-    int status;
+    run_end *end;
     run_stream *streams[2];
     closed_arg closed_args[2];
 };
@@ -53,6 +53,7 @@ struct job {
     run_input *input;
     run_guard guard;
     rank *ranks;
+    run_end *ends;
     int num_running, num_streams;
     bool own_groups;
     int signal_fd;
@@ -241,12 +242,12 @@ static int code_of(int status)
 static void report_failure(job *j, const rank *k)
 {
     char how[96], rest[64] = "";
-    if (WIFSIGNALED(k->status)) {
-        const char *name = sigabbrev_np(WTERMSIG(k->status));
-        snprintf(how, sizeof how, "was killed by signal %d (SIG%s)%s", WTERMSIG(k->status),
-                 name ? name : "?", WCOREDUMP(k->status) ? ", core dumped" : "");
+    if (WIFSIGNALED(k->end->status)) {
+        const char *name = sigabbrev_np(WTERMSIG(k->end->status));
+        snprintf(how, sizeof how, "was killed by signal %d (SIG%s)%s", WTERMSIG(k->end->status),
+                 name ? name : "?", WCOREDUMP(k->end->status) ? ", core dumped" : "");
     } else {
-        snprintf(how, sizeof how, "exited with status %d", WEXITSTATUS(k->status));
+        snprintf(how, sizeof how, "exited with status %d", WEXITSTATUS(k->end->status));
     }
     if (j->num_running)
         snprintf(rest, sizeof rest, "; ending the other %d", j->num_running);
@@ -268,9 +269,10 @@ static void reap(job *j)
             if (!k->running || k->pid != pid)
                 continue;
             k->running = false;
-            k->status = status;
+            bool alone = status && !j->ending && !j->code && !j->interrupts;
+            *k->end = (run_end){status, alone, j->ending};
             j->num_running--;
-            if (status && (!failed || (WIFSIGNALED(status) && !WIFSIGNALED(failed->status))))
+            if (status && (!failed || (WIFSIGNALED(status) && !WIFSIGNALED(failed->end->status))))
                 failed = k;
         }
     }
@@ -282,9 +284,9 @@ static void reap(job *j)
         }
     }
     if (failed && !j->code) {
-        bool broken_pipe = run_sink_error(j->out) == EPIPE && WIFSIGNALED(failed->status) &&
-                           WTERMSIG(failed->status) == SIGPIPE;
-        j->code = code_of(failed->status);
+        bool broken_pipe = run_sink_error(j->out) == EPIPE && WIFSIGNALED(failed->end->status) &&
+                           WTERMSIG(failed->end->status) == SIGPIPE;
+        j->code = code_of(failed->end->status);
         if (!j->ending && !broken_pipe)
             report_failure(j, failed);
     }
@@ -372,8 +374,9 @@ static bool open_job(job *j)
     j->timeout_timer = evtimer_new(j->base, on_timeout, j);
     j->tick_timer = evtimer_new(j->base, on_tick, j);
     j->ranks = calloc((size_t)j->config->ranks, sizeof *j->ranks);
+    j->ends = calloc((size_t)j->config->ranks, sizeof *j->ends);
     if (!j->out || !j->err || !j->signal_event || !j->grace_timer || !j->timeout_timer ||
-        !j->tick_timer || !j->ranks || event_add(j->signal_event, NULL))
+        !j->tick_timer || !j->ranks || !j->ends || event_add(j->signal_event, NULL))
         return false;
     if (j->config->timeout_s > 0) {
         struct timeval time = seconds(j->config->timeout_s);
@@ -399,6 +402,7 @@ static void close_job(job *j)
     if (j->signal_fd >= 0)
         close(j->signal_fd);
     free(j->ranks);
+    free(j->ends);
 }
 
 static bool add_stream(job *j, rank *k, int which, int *fd)
@@ -418,6 +422,7 @@ static bool add_stream(job *j, rank *k, int which, int *fd)
 static int start_rank(job *j, int rank_id)
 {
     rank *k = &j->ranks[rank_id];
+    k->end = &j->ends[rank_id];
     run_env env = {.count = 0};
     run_child_fds fds;
     bool in_exec = false;
@@ -483,6 +488,8 @@ int run_job(const run_config *config)
     }
     while (!j.finished && event_base_dispatch(j.base) == 0)
         ;
+    if (config->trace && config->set_env)
+        run_ends_leave(config, j.ends);
     int code = j.code;
     int error = run_sink_error(j.out);
     if (error && error != EPIPE) {

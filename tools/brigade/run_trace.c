@@ -53,6 +53,7 @@ static int make_dirs(const char *dir, bool *created)
     return error;
 }
 
+/* And what is said of how the ranks of an earlier run ended. */
 static int clear_rings(const cli_command *command, const char *dir, bool force, int only)
 {
     DIR *stream = opendir(dir);
@@ -74,6 +75,9 @@ static int clear_rings(const cli_command *command, const char *dir, bool force, 
                             entry->d_name, strerror(errno));
     }
     closedir(stream);
+    if (code == CLI_OK && !run_ends_remove(dir))
+        code = cli_fail(command, CLI_OWN_FAILURE, "cannot remove '%s/" RUN_ENDS_FILE "': %s", dir,
+                        strerror(errno));
     return code;
 }
 
