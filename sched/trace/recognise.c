@@ -195,6 +195,18 @@ static brg_status events_collect(const brg_trace *trace, uint32_t comm, brg_patt
 
 /* ---- The trace with steps and buckets ---- */
 
+/* By the times that the collectives have in the trace, which may be those of kernels: by another
+ * clock, and not of all streams alike. */
+static uint64_t first_time(const brg_recognition *r, const brg_pattern *p, size_t e_first,
+                           size_t e_end)
+{
+    uint64_t begin = UINT64_MAX;
+    for (size_t e = e_first; e < e_end; e++)
+        if (r->trace.recs[p->events[e].index].t0_ns < begin)
+            begin = r->trace.recs[p->events[e].index].t0_ns;
+    return begin;
+}
+
 static void steps_write(brg_recognition *r, const brg_pattern *p)
 {
     brg_trace *trace = &r->trace;
@@ -216,10 +228,13 @@ static void steps_write(brg_recognition *r, const brg_pattern *p)
             rec->bucket = p->events[e].bucket;
             r->recognised++;
         }
+        size_t next_end = i + 1 < p->nsteps ? p->steps[i + 1].e_end : 0;
+        if (next_end <= s->e_end)
+            next_end = s->e_end + 1;
         trace->recs[trace->nrecs++] = (brg_rec){
             .kind = BRG_REC_STEP,
-            .t0_ns = p->events[s->e_first].rec->t0_ns,
-            .t1_ns = p->events[s->e_end].rec->t0_ns,
+            .t0_ns = first_time(r, p, s->e_first, s->e_end),
+            .t1_ns = first_time(r, p, s->e_end, next_end),
             .step = number,
             .bucket = BRG_NO_BUCKET,
         };

@@ -3,6 +3,7 @@
  * CUPTI's clock off and numbers of streams of its own. */
 #include <gtest/gtest.h>
 
+#include "sched/trace/analysis.h"
 #include "sched/trace/recognise.h"
 #include "tests/trace/shim_trace.h"
 
@@ -99,6 +100,26 @@ TEST(RecogniseKernels, OnOneClock)
 TEST(RecogniseKernels, WithAClockThatIsBehind)
 {
     expect_truth(25000);
+}
+
+/* A step began with its first collective's event: the kernel, by a clock that is behind, was before
+ * it, and was not counted. Seen on two ranks that shared a GPU. */
+TEST(RecogniseKernels, AStepBeginsWithItsFirstKernel)
+{
+    for (uint64_t behind : {0, 20000, 60000}) {
+        Made m;
+        make(m, behind);
+        brg_analysis_options options{};
+        brg_rank_report report;
+        ASSERT_EQ(brg_trace_analyze(m.trace.trace(), &options, &report), BRG_OK)
+            << brg_last_error();
+        ASSERT_EQ(report.nbuckets, (size_t)BUCKETS);
+        for (size_t b = 0; b < report.nbuckets; b++) {
+            EXPECT_EQ(report.buckets[b].all_reduces.min, 1u) << "bucket " << b << ", " << behind;
+            EXPECT_EQ(report.buckets[b].all_reduces.max, 1u) << "bucket " << b << ", " << behind;
+        }
+        brg_rank_report_free(&report);
+    }
 }
 
 TEST(RecogniseKernels, WithoutKernelsEventsStay)
