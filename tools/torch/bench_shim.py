@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from bench_peer import serve, timed
 
-OPTIONS = SimpleNamespace(mode="ddp", width=2048, length=1024, bucket_mb=25)
+OPTIONS = SimpleNamespace(mode="ddp", width=2048, length=512, bucket_mb=25)
 
 
 def start_others(world):
