@@ -16,7 +16,7 @@
 
 enum {
     MAX_ARGS = 32,
-    DEFAULT_TIMEOUT_S = 120,
+    DEFAULT_TIMEOUT_S = 900,
 };
 
 extern char **environ;

@@ -40,8 +40,9 @@ typedef struct bench_peer_options {
          .type = CLI_INT,                                                                          \
          .dest = &(variable).timeout_s,                                                            \
          .metavar = "SECONDS",                                                                     \
-         .help = "Go on without a peer that does not answer for so long (default 120: importing "  \
-                 "torch and tuning kernels take a while).",                                        \
+         .help =                                                                                   \
+             "Go on without a peer that does not answer for so long (default 900: Triton takes "   \
+             "minutes to compile what it tunes).",                                                 \
          .min = 1,                                                                                 \
          .max = 86400},                                                                            \
     {                                                                                              \
