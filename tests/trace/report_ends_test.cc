@@ -74,6 +74,11 @@ TEST_F(ReportEnds, SeveralAtOnceHaveNoOrder)
     EXPECT_HAS(report().out, "rank 0 (killed by signal 11 (SIGSEGV)), rank 1 (exited with status "
                              "1) and rank 2 (exited with status 2) died first, in an order that "
                              "nobody saw\n");
+    std::string many;
+    for (int rank = 0; rank < 60; rank++)
+        many += (rank ? "," : "") + end_of(rank, 0, 7, true);
+    leave(many);
+    EXPECT_HAS(report().out, "rank 3 (exited with status 7) and 56 more died first, in an order");
 }
 
 TEST_F(ReportEnds, AlsoWhereNoStepIsWhole)

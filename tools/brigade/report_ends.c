@@ -12,6 +12,8 @@
 #include "tools/brigade/report.h"
 #include "tools/brigade/run.h"
 
+enum { MAX_NAMED = 4 }; /* of ranks that died together */
+
 static bool end_read(const json_t *entry, report_end *end)
 {
     const json_t *rank = json_object_get(entry, "rank"), *sig = json_object_get(entry, "signal"),
@@ -101,24 +103,26 @@ const char *report_end_how(const report *r, uint32_t rank, char text[64])
 
 const char *report_ends_text(const report *r, char *text, size_t size)
 {
-    size_t first = 0, ended = 0, died = 0;
+    size_t first = 0, ended = 0, named = 0;
     for (size_t i = 0; i < r->nends; i++) {
         first += r->ends[i].first;
         ended += r->ends[i].ended_by_run;
     }
     text[0] = '\0';
-    for (size_t i = 0; i < r->nends; i++) {
+    for (size_t i = 0; i < r->nends && named < MAX_NAMED; i++) {
         if (!r->ends[i].first)
             continue;
         add(text, size, "%srank %" PRIu32 "%s",
-            !died              ? ""
-            : died + 1 < first ? ", "
-                               : " and ",
+            !named              ? ""
+            : named + 1 < first ? ", "
+                                : " and ",
             r->ends[i].rank, first > 1 ? " (" : " died first: ");
         add_how(text, size, &r->ends[i]);
         add(text, size, "%s", first > 1 ? ")" : "");
-        died++;
+        named++;
     }
+    if (first > named)
+        add(text, size, " and %zu more", first - named);
     if (first > 1)
         add(text, size, " died first, in an order that nobody saw");
     if (first && ended)

@@ -26,7 +26,12 @@ static bool write_whole(const char *dir, const json_t *root)
     char path[4096], partial[4200];
     snprintf(path, sizeof path, "%s/" RUN_ENDS_FILE, dir);
     snprintf(partial, sizeof partial, "%s.tmp", path);
-    return json_dump_file(root, partial, JSON_INDENT(2)) == 0 && rename(partial, path) == 0;
+    if (json_dump_file(root, partial, JSON_INDENT(2)) == 0 && rename(partial, path) == 0)
+        return true;
+    int error = errno;
+    unlink(partial);
+    errno = error;
+    return false;
 }
 
 void run_ends_leave(const run_config *config, const run_end *ends)
