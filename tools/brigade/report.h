@@ -9,6 +9,7 @@
 
 #include "sched/trace/analysis.h"
 #include "sched/trace/arrivals.h"
+#include "tools/brigade/run.h"
 
 typedef struct report_rank {
     brg_trace *trace; /* without its records, unless something is to be exported */
@@ -16,13 +17,6 @@ typedef struct report_rank {
     brg_arrival_list arrivals;
     bool usable; /* false: nothing to analyze, data is empty */
 } report_rank;
-
-/* How a rank that failed ended, as brigade run has seen it. */
-typedef struct report_end {
-    uint32_t rank;
-    int exit_status, signal; /* signal 0: it exited */
-    bool first, ended_by_run;
-} report_end;
 
 /* The trace with steps and buckets: as recorded, or as recognised in it. */
 static inline const brg_trace *report_trace(const report_rank *rank)
@@ -42,7 +36,7 @@ typedef struct report {
     size_t *rank_order;                   /* the same of ranks */
     size_t top;                           /* how many buckets to show */
     brg_arrivals arrivals;                /* matched = 0: nothing is known of who came last */
-    report_end *ends;                     /* of the ranks that failed; none: nothing is known */
+    run_end *ends;                        /* of the ranks that failed; none: nothing is known */
     size_t nends;
     char **warnings;
     size_t nwarnings;

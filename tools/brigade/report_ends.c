@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rank died first, as brigade run has seen it (run_ends.c). */
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -10,21 +9,20 @@
 #include <unistd.h>
 
 #include "tools/brigade/report.h"
-#include "tools/brigade/run.h"
 
 enum { MAX_NAMED = 4 }; /* of ranks that died together */
 
-static bool end_read(const json_t *entry, report_end *end)
+static bool end_read(const json_t *entry, run_end *end)
 {
     const json_t *rank = json_object_get(entry, "rank"), *sig = json_object_get(entry, "signal"),
                  *status = json_object_get(entry, "exit_status"),
                  *first = json_object_get(entry, "first"),
                  *ended_by_run = json_object_get(entry, "ended_by_run");
-    *end = (report_end){.rank = (uint32_t)json_integer_value(rank),
-                        .exit_status = (int)json_integer_value(status),
-                        .signal = (int)json_integer_value(sig),
-                        .first = json_is_true(first),
-                        .ended_by_run = json_is_true(ended_by_run)};
+    *end = (run_end){.rank = (uint32_t)json_integer_value(rank),
+                     .exit_status = (int)json_integer_value(status),
+                     .signal = (int)json_integer_value(sig),
+                     .first = json_is_true(first),
+                     .ended_by_run = json_is_true(ended_by_run)};
     return json_is_integer(rank) && json_integer_value(rank) >= 0 && json_is_boolean(first) &&
            json_is_boolean(ended_by_run) && json_is_integer(sig) != json_is_integer(status);
 }
@@ -36,8 +34,8 @@ static bool ends_read(report *r, const json_t *root)
     size_t n = json_array_size(ranks);
     if (!json_is_integer(time) || !n)
         return false;
-    for (size_t i = 0; i < r->nranks;
-         i++) /* traces of a later run, which brigade run did not start */
+    /* Traces of a later run, which brigade run did not start? */
+    for (size_t i = 0; i < r->nranks; i++)
         if (r->ranks[i].trace->t0_real_ns > (uint64_t)json_integer_value(time))
             return true;
     r->ends = calloc(n, sizeof *r->ends);
@@ -81,44 +79,30 @@ __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, c
     va_end(args);
 }
 
-static void add_how(char *text, size_t size, const report_end *end)
-{
-    const char *name = end->signal ? sigabbrev_np(end->signal) : NULL;
-    if (end->signal)
-        add(text, size, "killed by signal %d (SIG%s)", end->signal, name ? name : "?");
-    else
-        add(text, size, "exited with status %d", end->exit_status);
-}
-
 const char *report_end_how(const report *r, uint32_t rank, char text[64])
 {
-    text[0] = '\0';
     for (size_t i = 0; i < r->nends; i++)
-        if (r->ends[i].rank == rank && r->ends[i].ended_by_run)
-            return "ended by brigade run";
-        else if (r->ends[i].rank == rank)
-            add_how(text, 64, &r->ends[i]);
-    return text[0] ? text : "killed, or still running";
+        if (r->ends[i].rank == rank)
+            return r->ends[i].ended_by_run ? "ended by brigade run"
+                                           : run_end_how(&r->ends[i], text);
+    return "killed, or still running";
 }
 
 const char *report_ends_text(const report *r, char *text, size_t size)
 {
     size_t first = 0, ended = 0, named = 0;
+    char how[64];
     for (size_t i = 0; i < r->nends; i++) {
         first += r->ends[i].first;
         ended += r->ends[i].ended_by_run;
     }
     text[0] = '\0';
     for (size_t i = 0; i < r->nends && named < MAX_NAMED; i++) {
+        const char *before = !named ? "" : named + 1 < first ? ", " : " and ";
         if (!r->ends[i].first)
             continue;
-        add(text, size, "%srank %" PRIu32 "%s",
-            !named              ? ""
-            : named + 1 < first ? ", "
-                                : " and ",
-            r->ends[i].rank, first > 1 ? " (" : " died first: ");
-        add_how(text, size, &r->ends[i]);
-        add(text, size, "%s", first > 1 ? ")" : "");
+        add(text, size, first > 1 ? "%srank %" PRIu32 " (%s)" : "%srank %" PRIu32 " died first: %s",
+            before, r->ends[i].rank, run_end_how(&r->ends[i], how));
         named++;
     }
     if (first > named)
@@ -133,13 +117,7 @@ const char *report_ends_text(const report *r, char *text, size_t size)
 json_t *report_ends_json(const report *r)
 {
     json_t *ends = json_array();
-    for (size_t i = 0; i < r->nends; i++) {
-        const report_end *end = &r->ends[i];
-        json_array_append_new(
-            ends, json_pack("{s:i,s:o,s:o,s:b,s:b}", "rank", (int)end->rank, "exit_status",
-                            end->signal ? json_null() : json_integer(end->exit_status), "signal",
-                            end->signal ? json_integer(end->signal) : json_null(), "first",
-                            end->first, "ended_by_run", end->ended_by_run));
-    }
+    for (size_t i = 0; i < r->nends; i++)
+        json_array_append_new(ends, run_end_json(&r->ends[i]));
     return ends;
 }

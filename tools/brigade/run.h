@@ -3,6 +3,7 @@
 #ifndef BRIGADE_TOOLS_RUN_H
 #define BRIGADE_TOOLS_RUN_H
 
+#include <jansson.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,14 +66,19 @@ char *run_trace_absolute(const char *dir);
 #define RUN_ENDS_FILE "run.json"
 
 typedef struct run_end {
-    int status;        /* as from waitpid(); 0: well, or not yet */
-    bool first;        /* failed by itself before any other, or not known to be after */
-    bool ended_by_run; /* after the job's end had begun */
+    uint32_t rank;
+    int exit_status, signal; /* signal 0: it exited, or has not ended yet */
+    bool first;              /* failed by itself before any other, or not known to be after */
+    bool ended_by_run;       /* after the job's end had begun */
 } run_end;
 
+run_end run_end_of(int rank, int status); /* as from waitpid() */
 /* Of all ranks, beside their traces, if one has failed by itself. */
 void run_ends_leave(const run_config *config, const run_end *ends);
 bool run_ends_remove(const char *dir); /* false with errno */
+json_t *run_end_json(const run_end *end);
+/* "killed by signal 9 (SIGKILL)", "exited with status 3". */
+const char *run_end_how(const run_end *end, char text[64]);
 
 /* run_shim.c: libbrigade-shim under the program. */
 typedef enum run_shim { RUN_SHIM_AUTO, RUN_SHIM_ON, RUN_SHIM_OFF } run_shim;

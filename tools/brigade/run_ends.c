@@ -11,13 +11,29 @@
 
 #include "tools/brigade/run.h"
 
-static json_t *end_json(int rank, const run_end *end)
+run_end run_end_of(int rank, int status)
 {
-    const bool killed = WIFSIGNALED(end->status);
-    return json_pack("{s:i,s:o,s:o,s:b,s:b}", "rank", rank, "exit_status",
-                     killed ? json_null() : json_integer(WEXITSTATUS(end->status)), "signal",
-                     killed ? json_integer(WTERMSIG(end->status)) : json_null(), "first",
-                     end->first, "ended_by_run", end->ended_by_run);
+    return (run_end){.rank = (uint32_t)rank,
+                     .exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 0,
+                     .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+}
+
+json_t *run_end_json(const run_end *end)
+{
+    return json_pack("{s:i,s:o,s:o,s:b,s:b}", "rank", (int)end->rank, "exit_status",
+                     end->signal ? json_null() : json_integer(end->exit_status), "signal",
+                     end->signal ? json_integer(end->signal) : json_null(), "first", end->first,
+                     "ended_by_run", end->ended_by_run);
+}
+
+const char *run_end_how(const run_end *end, char text[64])
+{
+    const char *name = end->signal ? sigabbrev_np(end->signal) : NULL;
+    if (end->signal)
+        snprintf(text, 64, "killed by signal %d (SIG%s)", end->signal, name ? name : "?");
+    else
+        snprintf(text, 64, "exited with status %d", end->exit_status);
+    return text;
 }
 
 /* A reader sees all of it or nothing. */
@@ -42,8 +58,8 @@ void run_ends_leave(const run_config *config, const run_end *ends)
     clock_gettime(CLOCK_REALTIME, &now);
     for (int r = 0; r < config->ranks; r++) {
         failed |= ends[r].first;
-        if (ends[r].status)
-            json_array_append_new(ranks, end_json(r, &ends[r]));
+        if (ends[r].signal || ends[r].exit_status)
+            json_array_append_new(ranks, run_end_json(&ends[r]));
     }
     json_t *root =
         json_pack("{s:i,s:I,s:o}", "schema", 1, "time_ns",

@@ -41,7 +41,7 @@ struct rank {
     pid_t pid;        /* 0: never started */
     bool running;     /* not reaped */
     bool group_alive; /* its process group may still have members */
-    run_end *end;
+    int status;
     run_stream *streams[2];
     closed_arg closed_args[2];
 };
@@ -241,17 +241,13 @@ static int code_of(int status)
 
 static void report_failure(job *j, const rank *k)
 {
-    char how[96], rest[64] = "";
-    if (WIFSIGNALED(k->end->status)) {
-        const char *name = sigabbrev_np(WTERMSIG(k->end->status));
-        snprintf(how, sizeof how, "was killed by signal %d (SIG%s)%s", WTERMSIG(k->end->status),
-                 name ? name : "?", WCOREDUMP(k->end->status) ? ", core dumped" : "");
-    } else {
-        snprintf(how, sizeof how, "exited with status %d", WEXITSTATUS(k->end->status));
-    }
+    char how[64], rest[64] = "";
+    int r = (int)(k - j->ranks);
     if (j->num_running)
         snprintf(rest, sizeof rest, "; ending the other %d", j->num_running);
-    say(j, "rank %d (process %d) %s%s", (int)(k - j->ranks), (int)k->pid, how, rest);
+    say(j, "rank %d (process %d) %s%s%s%s", r, (int)k->pid, WIFSIGNALED(k->status) ? "was " : "",
+        run_end_how(&j->ends[r], how),
+        WIFSIGNALED(k->status) && WCOREDUMP(k->status) ? ", core dumped" : "", rest);
 }
 
 /* Reaps all there is. Of several that failed since the last look, one that was killed is likelier
@@ -269,10 +265,12 @@ static void reap(job *j)
             if (!k->running || k->pid != pid)
                 continue;
             k->running = false;
-            bool alone = status && !j->ending && !j->code && !j->interrupts;
-            *k->end = (run_end){status, alone, j->ending};
+            k->status = status;
+            j->ends[r] = run_end_of(r, status);
+            j->ends[r].first = status && !j->ending && !j->code && !j->interrupts;
+            j->ends[r].ended_by_run = j->ending;
             j->num_running--;
-            if (status && (!failed || (WIFSIGNALED(status) && !WIFSIGNALED(failed->end->status))))
+            if (status && (!failed || (WIFSIGNALED(status) && !WIFSIGNALED(failed->status))))
                 failed = k;
         }
     }
@@ -284,9 +282,9 @@ static void reap(job *j)
         }
     }
     if (failed && !j->code) {
-        bool broken_pipe = run_sink_error(j->out) == EPIPE && WIFSIGNALED(failed->end->status) &&
-                           WTERMSIG(failed->end->status) == SIGPIPE;
-        j->code = code_of(failed->end->status);
+        bool broken_pipe = run_sink_error(j->out) == EPIPE && WIFSIGNALED(failed->status) &&
+                           WTERMSIG(failed->status) == SIGPIPE;
+        j->code = code_of(failed->status);
         if (!j->ending && !broken_pipe)
             report_failure(j, failed);
     }
@@ -422,7 +420,6 @@ static bool add_stream(job *j, rank *k, int which, int *fd)
 static int start_rank(job *j, int rank_id)
 {
     rank *k = &j->ranks[rank_id];
-    k->end = &j->ends[rank_id];
     run_env env = {.count = 0};
     run_child_fds fds;
     bool in_exec = false;
