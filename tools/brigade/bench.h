@@ -4,6 +4,7 @@
 #define BRIGADE_TOOLS_BENCH_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -39,5 +40,12 @@ static inline double bench_median_of(bench_samples *samples)
 {
     return samples->count ? bench_median(samples->values, samples->count) : (double)NAN;
 }
+
+/* A directory of our own for traces, in TMPDIR. False with errno; `dir` is what could not be made.
+ */
+enum { BENCH_DIR_SIZE = 1024 };
+bool bench_dir_make(char dir[BENCH_DIR_SIZE]);
+/* With the traces in it; whether there were any. */
+bool bench_dir_remove(const char *dir);
 
 #endif

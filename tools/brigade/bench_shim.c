@@ -159,11 +159,9 @@ static bool case_run(const bench_case *which, const files *where, const char *di
 /* The shim sets itself up once per process: one process per case. */
 static bool in_child(const bench_case *which, const files *where, outcome *out)
 {
-    const char *tmp = getenv("TMPDIR");
-    char dir[1024], path[1100];
+    char dir[BENCH_DIR_SIZE];
     int ends[2];
-    snprintf(dir, sizeof dir, "%s/brigade-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(dir) || pipe(ends))
+    if (!bench_dir_make(dir) || pipe(ends))
         return false;
     fflush(stdout);
     pid_t child = fork();
@@ -176,9 +174,7 @@ static bool in_child(const bench_case *which, const files *where, outcome *out)
     close(ends[0]);
     if (child > 0)
         waitpid(child, NULL, 0);
-    snprintf(path, sizeof path, "%s/rank-0.ring", dir);
-    bool traced = !unlink(path);
-    rmdir(dir);
+    bool traced = bench_dir_remove(dir);
     return ran && traced == (which->timing != NULL);
 }
 

@@ -140,7 +140,7 @@ static void *rank_run(void *arg)
     for (int traced = 0; traced < 2 && !r->error; traced++)
         r->error = block(r->f, &j, traced, &warmup_ns);
     for (int i = 0; i < 2 * r->pairs && !r->error; i++) {
-        bool traced = (i + i / 2) % 2; /* the two of a pair in changing order */
+        bool traced = bench_shim_turn(i);
         r->error = block(r->f, &j, traced, &r->blocks[traced][i / 2]);
     }
     if (!r->error)

@@ -20,6 +20,12 @@ typedef struct bench_shim_steps {
     double ratio, low, high;    /* of a traced block to the plain one beside it: median, 95% */
 } bench_shim_steps;
 
+/* Whether block i of 2 * pairs is the one with the shim: the two of a pair in changing order. */
+static inline bool bench_shim_turn(int i)
+{
+    return (i + i / 2) % 2;
+}
+
 /* Two ranks, threads of this process, on libbrigade-host: one all-reduce a bucket behind the
  * computation that makes it. `pairs` blocks through the shim and as many past it. False: failed. */
 bool bench_shim_steps_run(const char *host, const char *shim, int pairs, bench_shim_steps *out);

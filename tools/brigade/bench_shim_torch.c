@@ -2,13 +2,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tools/brigade/bench.h"
 #include "tools/brigade/bench_shim_step.h"
-
-enum { MAX_GPUS = 64 };
 
 /* Sets what the job with the shim sees, or takes it away again (dir NULL). */
 static void set_environment(const char *shim, const char *dir)
@@ -20,24 +16,11 @@ static void set_environment(const char *shim, const char *dir)
             unsetenv(names[i]);
 }
 
-/* Whether the shim recorded the job. */
-static bool remove_traces(const char *dir)
-{
-    char path[1100];
-    bool traced = false;
-    for (int rank = 0; rank < MAX_GPUS; rank++) {
-        snprintf(path, sizeof path, "%s/rank-%d.ring", dir, rank);
-        traced |= !unlink(path);
-    }
-    rmdir(dir);
-    return traced;
-}
-
 /* False: a job did not answer. */
 static bool measure(bench_peer *jobs, int pairs, double *blocks[2])
 {
     for (int i = 0; i < 2 * pairs; i++) {
-        int traced = (i + i / 2) % 2; /* the two of a pair in changing order */
+        int traced = bench_shim_turn(i);
         double us[BENCH_MAX_PEERS];
         bench_peer_measure(&jobs[traced], BENCH_SHIM_BLOCK, us);
         if (isnan(us[0]))
@@ -52,15 +35,13 @@ bool bench_shim_torch_run(const cli_command *command, const bench_peer_options *
                           bench_shim_steps *out)
 {
     static const char *const none[] = {NULL};
-    const char *tmp = getenv("TMPDIR");
-    char dir[1024];
+    char dir[BENCH_DIR_SIZE];
     bench_peer jobs[2];
     double *values = calloc((size_t)(2 * pairs), sizeof *values);
     double *blocks[2] = {values, values ? values + pairs : NULL};
     bool ran = false;
     name[0] = '\0';
-    snprintf(dir, sizeof dir, "%s/brigade-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!values || !mkdtemp(dir)) {
+    if (!values || !bench_dir_make(dir)) {
         free(values);
         return false;
     }
@@ -81,7 +62,7 @@ bool bench_shim_torch_run(const cli_command *command, const bench_peer_options *
     }
     bench_peer_stop(&jobs[0]);
     bench_peer_stop(&jobs[1]);
-    if (!remove_traces(dir) && ran) {
+    if (!bench_dir_remove(dir) && ran) {
         cli_fail(command, CLI_FINDING, "the shim recorded nothing of torch");
         ran = false;
     }

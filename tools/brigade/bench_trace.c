@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "sched/trace/ring.h"
 #include "tools/brigade/bench.h"
@@ -156,10 +155,8 @@ static int run(int argc, char **argv)
         return code;
     if (first < argc)
         return cli_fail(&command, CLI_USAGE, "unexpected argument '%s'", argv[first]);
-    const char *tmp = getenv("TMPDIR");
-    char dir[1024], path[1100];
-    snprintf(dir, sizeof dir, "%s/brigade-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(dir))
+    char dir[BENCH_DIR_SIZE], path[BENCH_DIR_SIZE + 32];
+    if (!bench_dir_make(dir))
         return cli_fail(&command, CLI_FINDING, "cannot make the directory %s: %m", dir);
     snprintf(path, sizeof path, "%s/rank-0.ring", dir);
     brg_ring *ring = NULL;
@@ -172,8 +169,7 @@ static int run(int argc, char **argv)
     else
         code = measure(ring, writers, values);
     brg_ring_close(ring);
-    unlink(path);
-    rmdir(dir);
+    bench_dir_remove(dir);
     free(writers);
     free(values);
     return cli_finish(&command, code);
