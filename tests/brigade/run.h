@@ -14,20 +14,22 @@
 
 using Args = std::vector<std::string>;
 
+inline Args run_words(const Args &options, const std::string &script)
+{
+    Args words = {"run"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"--", "/bin/sh", "-c", script});
+    return words;
+}
+
 inline CommandResult run(const Args &options, const std::string &script, CommandOptions with = {})
 {
-    Args args = {"run"};
-    args.insert(args.end(), options.begin(), options.end());
-    args.insert(args.end(), {"--", "/bin/sh", "-c", script});
-    return brigade(args, with);
+    return brigade(run_words(options, script), with);
 }
 
 inline Args run_args(const Args &options, const std::string &script)
 {
-    Args args = {"run"};
-    args.insert(args.end(), options.begin(), options.end());
-    args.insert(args.end(), {"--", "/bin/sh", "-c", script});
-    return brigade_args(args);
+    return brigade_args(run_words(options, script));
 }
 
 /* The values of "NAME <number>" in the output. */

@@ -159,17 +159,10 @@ TEST_F(ShimReport, SaysWhoDied)
     EXPECT_EQ(command.wait().code, 128 + SIGKILL);
     result = brigade({"report", dir.path("trace")});
     EXPECT_EQ(result.code, 0) << result.err;
-    EXPECT_NE(
-        result.out.find("warning: rank 1 died first: killed by signal 9 (SIGKILL); brigade run "
-                        "then ended the other\n"),
-        std::string::npos)
-        << result.out;
-    EXPECT_NE(result.out.find("rank 0: the trace has no end (ended by brigade run)"),
-              std::string::npos)
-        << result.out;
-    EXPECT_NE(result.out.find("rank 1: the trace has no end (killed by signal 9 (SIGKILL))"),
-              std::string::npos)
-        << result.out;
+    EXPECT_HAS(result.out, "warning: rank 1 died first: killed by signal 9 (SIGKILL); brigade run "
+                           "then ended the other\n");
+    EXPECT_HAS(result.out, "rank 0: the trace has no end (ended by brigade run)");
+    EXPECT_HAS(result.out, "rank 1: the trace has no end (killed by signal 9 (SIGKILL))");
     json_t *root = report(dir), *ends = json_object_get(root, "ends");
     ASSERT_EQ(json_array_size(ends), 2u);
     json_t *other = json_array_get(ends, 0), *first = json_array_get(ends, 1);

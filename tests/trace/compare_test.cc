@@ -10,6 +10,7 @@
 
 #include "sched/trace/series.h"
 #include "tests/brigade/command.h"
+#include "tests/brigade/json.h"
 #include "tests/trace/trace_builder.h"
 
 namespace
@@ -61,8 +62,6 @@ json_t *at(json_t *root, std::vector<std::string> path)
                                               : json_object_get(root, key.c_str());
     return root;
 }
-
-#define EXPECT_HAS(text, word) EXPECT_NE((text).find(word), std::string::npos) << (text)
 } // namespace
 
 TEST(Compare, RegressionsAndTheirThreshold)
