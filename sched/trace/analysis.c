@@ -149,7 +149,12 @@ brg_status brg_analysis_recognise(brg_analysis *a, const brg_recognise_options *
     if (!r)
         return brg_fail(BRG_ERR_NO_MEMORY, "%s: no memory for its steps", a->trace->path);
     brg_status status = brg_recognise(a->trace, options, r);
-    if (status == BRG_OK && !r->steps_whole && options->repeats > 1)
+    if (status == BRG_OK && !r->steps_whole && r->steps_untimed)
+        status = brg_fail(BRG_ERR_NO_DATA,
+                          "%s: no step can be used: the device times of some collectives are "
+                          "missing in each of %u whole steps",
+                          a->trace->path, r->steps_untimed);
+    else if (status == BRG_OK && !r->steps_whole && options->repeats > 1)
         status =
             brg_fail(BRG_ERR_NO_DATA,
                      "%s: no step in which the same buckets are reduced %u times in a row could "

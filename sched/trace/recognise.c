@@ -183,6 +183,7 @@ static brg_status events_collect(const brg_trace *trace, uint32_t comm, brg_patt
             .reduction = is_reduction(rec) && !(rec->flags & BRG_REC_CAPTURED),
             .gather = rec->func == BRG_FUNC_ALL_GATHER && !(rec->flags & BRG_REC_CAPTURED),
         };
+        p->timed |= !(rec->flags & BRG_REC_UNTIMED);
     }
     qsort(p->events, p->nevents, sizeof *p->events, number_compare);
     for (size_t i = 1; i < p->nevents; i++)
@@ -196,15 +197,26 @@ static brg_status events_collect(const brg_trace *trace, uint32_t comm, brg_patt
 /* ---- The trace with steps and buckets ---- */
 
 /* By the times that the collectives have in the trace, which may be those of kernels: by another
- * clock, and not of all streams alike. */
+ * clock, and not of all streams alike. `host`: those of calls, else of the device. */
 static uint64_t first_time(const brg_recognition *r, const brg_pattern *p, size_t e_first,
-                           size_t e_end)
+                           size_t e_end, bool host)
 {
     uint64_t begin = UINT64_MAX;
-    for (size_t e = e_first; e < e_end; e++)
-        if (r->trace.recs[p->events[e].index].t0_ns < begin)
-            begin = r->trace.recs[p->events[e].index].t0_ns;
+    for (size_t e = e_first; e < e_end; e++) {
+        const brg_rec *rec = &r->trace.recs[p->events[e].index];
+        if (!(rec->flags & BRG_REC_UNTIMED) == !host && rec->t0_ns < begin)
+            begin = rec->t0_ns;
+    }
     return begin;
+}
+
+/* A step that is left out. */
+static void step_skip(brg_recognition *r, const brg_step_span *s)
+{
+    bool whole = s->closed && !s->lossy;
+    r->steps_lossy += !whole;
+    r->steps_unlike += whole && s->unlike;
+    r->steps_untimed += whole && !s->unlike;
 }
 
 static void steps_write(brg_recognition *r, const brg_pattern *p)
@@ -217,8 +229,7 @@ static void steps_write(brg_recognition *r, const brg_pattern *p)
             continue;
         }
         if (!brg_step_counts(s)) {
-            r->steps_lossy += !s->closed || s->lossy;
-            r->steps_unlike += s->closed && !s->lossy;
+            step_skip(r, s);
             continue;
         }
         uint32_t number = r->steps_whole++;
@@ -233,8 +244,8 @@ static void steps_write(brg_recognition *r, const brg_pattern *p)
             next_end = s->e_end + 1;
         trace->recs[trace->nrecs++] = (brg_rec){
             .kind = BRG_REC_STEP,
-            .t0_ns = first_time(r, p, s->e_first, s->e_end),
-            .t1_ns = first_time(r, p, s->e_end, next_end),
+            .t0_ns = first_time(r, p, s->e_first, s->e_end, s->host),
+            .t1_ns = first_time(r, p, s->e_end, next_end, s->host),
             .step = number,
             .bucket = BRG_NO_BUCKET,
         };
@@ -330,8 +341,11 @@ static brg_status recognise_comm(const brg_trace *source, uint32_t repeats, brg_
     BRG_TRY(events_collect(source, r->comm.comm, p), out);
     r->collectives = p->nevents;
     BRG_TRY(brg_pattern_find(p, repeats, source->path), out);
-    if (!p->model)
+    if (!p->model) {
+        for (size_t i = 0; i < p->nsteps; i++)
+            step_skip(r, &p->steps[i]);
         goto out;
+    }
     BRG_TRY(brg_pattern_buckets(p, &r->trace.buckets, &r->trace.nbuckets), out);
     for (size_t i = 0; i < r->trace.nbuckets; i++)
         r->trace.buckets[i].meta.num_shards =

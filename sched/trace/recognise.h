@@ -79,6 +79,8 @@ typedef struct brg_recognition {
     bool micro_steps_known; /* false: one is a guess, as nothing marks the end of a step */
     uint32_t steps_whole;   /* became STEP records */
     uint32_t steps_lossy;   /* left out: records of theirs are missing */
+    uint32_t steps_untimed; /* left out: some or all of their collectives have no device times,
+                               which others have: the host's clock measures something else */
     uint32_t steps_unlike;  /* left out: other gathers than most have, as in evaluation */
     uint64_t early; /* reductions before the first cycle: DDP before it makes its buckets anew */
     /* Of the data-parallel communicator: all, those in whole steps, those in a last step of which

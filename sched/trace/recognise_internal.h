@@ -29,8 +29,11 @@ typedef struct brg_cycles {
     double score; /* 0 to 1: how much of the sequence recurs */
 } brg_cycles;
 
-/* `gaps_ns`: idle time in front of each; a cycle begins after the longest. `lost`: how many
- * operations before each are missing in the trace. count = 0 when nothing recurs. */
+/* Idle time between collectives of which one has device times and the other the host's. */
+#define BRG_GAP_UNKNOWN INT64_MIN
+
+/* `gaps_ns`: idle time in front of each, or unknown; a cycle begins after the longest. `lost`: how
+ * many operations before each are missing in the trace. count = 0 when nothing recurs. */
 brg_status brg_cycles_find(const uint32_t *symbols, const int64_t *gaps_ns, const uint64_t *lost,
                            size_t n, brg_cycles *cycles);
 void brg_cycles_free(brg_cycles *cycles);
@@ -39,7 +42,9 @@ void brg_cycles_free(brg_cycles *cycles);
 typedef struct brg_step_span {
     size_t r_first, r_end, e_first, e_end;
     bool closed;        /* e_end is known */
+    bool host;          /* without a single device time */
     bool lossy, unlike; /* why it does not count */
+    bool mixed;         /* the same: its times are by two clocks, or not by that of the others */
     uint64_t gathers;   /* their number */
     uint64_t signature; /* of its gathers */
 } brg_step_span;
@@ -47,6 +52,7 @@ typedef struct brg_step_span {
 typedef struct brg_pattern {
     brg_event *events; /* of the communicator, in the order of the calls */
     size_t nevents;
+    bool timed;         /* some have device times */
     size_t *reductions; /* those that make cycles: indices into events */
     uint32_t *symbols;  /* their symbols */
     size_t nreductions;
@@ -66,6 +72,15 @@ typedef struct brg_pattern {
 brg_status brg_pattern_find(brg_pattern *pattern, uint32_t repeats, const char *path);
 void brg_pattern_free(brg_pattern *pattern);
 uint64_t brg_event_elements(const brg_event *event);
+
+/* Idle time from the end of one event to the begin of a later one, or BRG_GAP_UNKNOWN. */
+int64_t brg_pattern_gap(const brg_pattern *pattern, size_t from, size_t to);
+/* Whether its time is that of the call on the host, and not a capture's, which is no time at all.
+ */
+static inline bool brg_event_untimed(const brg_event *e)
+{
+    return (e->rec->flags & BRG_REC_UNTIMED) && !(e->rec->flags & BRG_REC_CAPTURED);
+}
 
 /* recognise_rounds.c: how many cycles make a step, and which cycle is the last of one. */
 brg_status brg_pattern_rounds(brg_pattern *pattern, uint32_t repeats, bool *ends, const char *path);
@@ -92,7 +107,7 @@ static inline size_t brg_cycle_end(const brg_pattern *p, size_t cycle)
 /* Whether the step is one of those in use. */
 static inline bool brg_step_counts(const brg_step_span *s)
 {
-    return s->closed && !s->lossy && !s->unlike;
+    return s->closed && !s->lossy && !s->unlike && !s->mixed;
 }
 
 #endif

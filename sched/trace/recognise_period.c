@@ -123,7 +123,7 @@ static brg_status rotation_find(const int64_t *gaps_ns, size_t first, size_t end
     for (size_t r = 0; r < period; r++) {
         size_t n = 0;
         for (size_t i = first + r; i < end; i += period)
-            if (i > 0)
+            if (i > 0 && gaps_ns[i] != BRG_GAP_UNKNOWN)
                 values[n++] = gaps_ns[i];
         qsort(values, n, sizeof *values, gap_compare);
         if (n && values[(n - 1) / 2] > longest) {

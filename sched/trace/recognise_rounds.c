@@ -116,11 +116,9 @@ static brg_status rounds_count(brg_pattern *p, uint32_t repeats, bool *ends, con
         uint64_t missing = cycles_missing(p, c - 1);
         size_t first = p->cycles.first[c];
         number += 1 + missing;
-        if (!missing)
-            starts[n++] = (round_start){
-                .phase = number % repeats,
-                .pause_ns = (int64_t)(p->events[p->reductions[first]].rec->t0_ns -
-                                      p->events[p->reductions[first - 1]].rec->t1_ns)};
+        int64_t pause = brg_pattern_gap(p, p->reductions[first - 1], p->reductions[first]);
+        if (!missing && pause != BRG_GAP_UNKNOWN)
+            starts[n++] = (round_start){.phase = number % repeats, .pause_ns = pause};
     }
     uint64_t phase = first_phase(starts, n);
     free(starts);

@@ -29,11 +29,12 @@ static brg_status reductions_list(brg_pattern *p, const char *path)
     return BRG_OK;
 }
 
-static int64_t gap_in_front(const brg_pattern *p, size_t event)
+int64_t brg_pattern_gap(const brg_pattern *p, size_t from, size_t to)
 {
-    if (!event)
-        return 0;
-    return (int64_t)(p->events[event].rec->t0_ns - p->events[event - 1].rec->t1_ns);
+    const brg_rec *before = p->events[from].rec, *after = p->events[to].rec;
+    if (p->timed && ((before->flags | after->flags) & BRG_REC_UNTIMED))
+        return BRG_GAP_UNKNOWN;
+    return (int64_t)(after->t0_ns - before->t1_ns);
 }
 
 static brg_status cycles_of(brg_pattern *p, bool by_address, const int64_t *gaps,
@@ -57,8 +58,7 @@ static void reductions_measure(const brg_pattern *p, int64_t *gaps, uint64_t *lo
             missing += p->events[event].lost;
         lost[i] = missing;
         if (i)
-            gaps[i] = (int64_t)(p->events[p->reductions[i]].rec->t0_ns -
-                                p->events[p->reductions[i - 1]].rec->t1_ns);
+            gaps[i] = brg_pattern_gap(p, p->reductions[i - 1], p->reductions[i]);
     }
 }
 
@@ -177,7 +177,11 @@ static void gathers_place(brg_pattern *p)
             size_t gather = r1;
             while (!p->events[gather].gather)
                 gather++;
-            behind += gap_in_front(p, gather) < gap_in_front(p, next);
+            int64_t to_gather = brg_pattern_gap(p, gather - 1, gather);
+            int64_t to_next = brg_pattern_gap(p, next - 1, next);
+            if (to_gather == BRG_GAP_UNKNOWN || to_next == BRG_GAP_UNKNOWN)
+                continue;
+            behind += to_gather < to_next;
             gaps++;
         }
     }
@@ -198,21 +202,39 @@ static size_t step_begin(const brg_pattern *p, size_t r)
     return end;
 }
 
+/* By which clocks the times of a step are, that of its end included. */
+static void step_clocks(const brg_pattern *p, brg_step_span *s)
+{
+    bool timed = false, untimed = false;
+    for (size_t k = s->e_first; k <= s->e_end && k < p->nevents; k++) {
+        timed |= !(p->events[k].rec->flags & BRG_REC_UNTIMED);
+        untimed |= brg_event_untimed(&p->events[k]);
+    }
+    s->host = !timed;
+    s->mixed = timed && untimed;
+}
+
 static void steps_bound(brg_pattern *p)
 {
+    bool by_device = false; /* some step can be used that has the device's times throughout */
     for (size_t i = 0; i < p->nsteps; i++) {
         brg_step_span *s = &p->steps[i];
         s->e_first = step_begin(p, s->r_first);
         s->e_end = step_begin(p, s->r_end);
+        step_clocks(p, s);
         /* What follows must be the first of the next step, not what is left of it. */
         s->closed = s->e_end < p->nevents &&
                     (s->r_end == p->nreductions || p->gathers_first ||
                      p->symbols[s->r_end] == p->cycles.pattern[0]) &&
-                    p->events[s->e_end].rec->t0_ns > p->events[s->e_first].rec->t0_ns;
+                    (s->mixed || p->events[s->e_end].rec->t0_ns > p->events[s->e_first].rec->t0_ns);
         s->lossy = false;
         for (size_t k = s->e_first + 1; k <= s->e_end && k < p->nevents; k++)
             s->lossy |= p->events[k].lost > 0;
+        by_device |= s->closed && !s->lossy && !s->host && !s->mixed;
     }
+    /* The host runs ahead of the device: its steps are no measure beside the device's. */
+    for (size_t i = 0; by_device && i < p->nsteps; i++)
+        p->steps[i].mixed |= p->steps[i].host;
 }
 
 /* ---- Which steps are like most ---- */

@@ -24,8 +24,11 @@
 
 enum {
     DEVICES = 16,
-    PAIRS = 1024, /* per device */
-    ENTRIES = 16384,
+    /* Both are powers of two. A host that is further ahead of the device than this many launches
+     * gets no device times until the device has caught up. */
+    PAIRS = 4096, /* per device */
+    ENTRIES = 1 << 16,
+    BLOCKED = 16, /* streams that a look skips when it has found them busy */
     NOT_READY = 600,
     CAPTURE_IMPLICIT = 906, /* cudaErrorStreamCaptureImplicit */
     CAPTURE_RELAXED = 2,
@@ -38,7 +41,7 @@ enum {
 static const uint64_t ANCHOR_AGE_NS = 1000 * 1000 * 1000;
 
 typedef struct pair {
-    void *start, *end;
+    void *start, *end, *stream;
     int device;
     bool restore; /* begin changed the current device; end must too */
     int head;
@@ -61,7 +64,7 @@ static struct {
     pair pairs[DEVICES * PAIRS];
     entry entries[ENTRIES];
     shim_queue free_pairs[DEVICES], free_entries, launches;
-    _Atomic int made[DEVICES];
+    _Atomic int made[DEVICES], entries_made;
     anchor anchors[DEVICES];
     int waiting[DEVICES * PAIRS], num_waiting; /* launches that the reader has seen; its own */
     pthread_mutex_t reader_lock;               /* held by whoever reads: never waited for */
@@ -87,8 +90,7 @@ static void settings_read(void)
 static bool queue_make(shim_queue *queue, uint64_t capacity)
 {
     queue->cells = calloc(capacity, sizeof *queue->cells);
-    if (queue->cells)
-        shim_queue_init(queue, capacity);
+    queue->mask = capacity - 1;
     return queue->cells != NULL;
 }
 
@@ -106,8 +108,6 @@ static void pools_make(void)
         shim_complain("no memory for device times");
         return; /* what was allocated stays: this happens once */
     }
-    for (int i = 0; i < ENTRIES; i++)
-        shim_queue_put(&fresh->free_entries, i);
     pthread_mutex_init(&fresh->reader_lock, NULL);
     sem_init(&fresh->stop, 0, 0);
     timing = fresh;
@@ -137,16 +137,32 @@ static void drain(void)
         shim_rt.last_error();
 }
 
+/* The next of `count` places that nobody had before; -1: there are no more. */
+static int place_take(_Atomic int *made, int count)
+{
+    int place = atomic_load_explicit(made, memory_order_relaxed);
+    do
+        if (place == count)
+            return -1;
+    while (!atomic_compare_exchange_weak(made, &place, place + 1));
+    return place;
+}
+
 static int pair_take(int device)
 {
     int index = shim_queue_take(&timing->free_pairs[device]);
     if (index >= 0)
         return index;
-    int place = atomic_load_explicit(&timing->made[device], memory_order_relaxed);
-    do
-        if (place == PAIRS)
-            return -1;
-    while (!atomic_compare_exchange_weak(&timing->made[device], &place, place + 1));
+    int place = place_take(&timing->made[device], PAIRS);
+    if (place < 0) {
+        static atomic_flag said = ATOMIC_FLAG_INIT;
+        if (!atomic_flag_test_and_set(&said))
+            brg_log(BRG_LOG_WARN,
+                    "shim: %d collectives are under way on device %d: those that follow have no "
+                    "device times until some have ended",
+                    PAIRS, device);
+        return -1;
+    }
     pair *fresh = &timing->pairs[device * PAIRS + place];
     fresh->device = device;
     if (shim_rt.event_create(&fresh->start, 0) || shim_rt.event_create(&fresh->end, 0)) {
@@ -178,6 +194,7 @@ int shim_timing_begin(int device, void *stream, bool *captured)
     if (!error && !*captured && timing && atomic_load_explicit(&timing->on, memory_order_relaxed) &&
         device >= 0 && device < DEVICES && (index = pair_take(device)) >= 0) {
         timing->pairs[index].restore = elsewhere;
+        timing->pairs[index].stream = stream;
         error = shim_rt.event_record(timing->pairs[index].start, stream);
         if (error) {
             shim_timing_cancel(index);
@@ -218,7 +235,7 @@ bool shim_timing_end(int index, void *stream)
 bool shim_timing_add(int *head, const brg_rec *untimed)
 {
     int index = shim_queue_take(&timing->free_entries);
-    if (index < 0)
+    if (index < 0 && (index = place_take(&timing->entries_made, ENTRIES)) < 0)
         return false;
     timing->entries[index].rec = *untimed;
     timing->entries[index].next = *head;
@@ -327,17 +344,46 @@ static void anchor_renew(int device)
     }
 }
 
+/* A stream's launches end in the order in which they were put there: behind one that is under way
+ * there is nothing to ask for, and asking costs the driver's lock. */
+typedef struct busy_streams {
+    void *stream[BLOCKED];
+    int device[BLOCKED], count;
+} busy_streams;
+
+static bool is_busy(const busy_streams *busy, const pair *p)
+{
+    for (int i = 0; i < busy->count; i++)
+        if (busy->stream[i] == p->stream && busy->device[i] == p->device)
+            return true;
+    return false;
+}
+
+static void busy_add(busy_streams *busy, const pair *p)
+{
+    if (busy->count == BLOCKED)
+        return;
+    busy->stream[busy->count] = p->stream;
+    busy->device[busy->count++] = p->device;
+}
+
 static void read_locked(bool own_thread)
 {
     int index, kept = 0;
+    busy_streams busy = {.count = 0};
     while ((index = shim_queue_take(&timing->launches)) >= 0)
         timing->waiting[timing->num_waiting++] = index;
     for (int i = 0; i < timing->num_waiting; i++) {
         index = timing->waiting[i];
+        const pair *p = &timing->pairs[index];
         if (own_thread)
-            anchor_renew(timing->pairs[index].device);
-        if (!launch_read(index))
+            anchor_renew(p->device);
+        if (is_busy(&busy, p)) {
             timing->waiting[kept++] = index;
+        } else if (!launch_read(index)) {
+            timing->waiting[kept++] = index;
+            busy_add(&busy, p);
+        }
     }
     timing->num_waiting = kept;
 }

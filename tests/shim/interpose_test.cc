@@ -186,6 +186,26 @@ TEST_P(Shim, CudaErrorsOfTheProgramStayAndOursGo)
     EXPECT_EQ(trace.of_bytes(12)->flags, 0);
 }
 
+/* As many launches as there are events for have device times, and those that follow when they have
+ * ended. */
+TEST_P(Shim, AHostFarAheadHasTheTimesOfItsCallsMeanwhile)
+{
+    enum { CALLS = 6000, AHEAD = 4096 };
+    Trace trace = scenario("host_ahead");
+    ASSERT_EQ(trace.collectives.size(), CALLS + 1u);
+    EXPECT_EQ(trace.drops, 0u);
+    const uint64_t behind = 9000000000, call = trace.of_bytes(4 * CALLS)->t0_ns;
+    for (uint64_t i = 1; i <= CALLS; i++) {
+        const brg_rec *rec = trace.of_bytes(4 * i);
+        ASSERT_TRUE(rec);
+        ASSERT_EQ(rec->flags & BRG_REC_UNTIMED, i <= AHEAD ? 0 : BRG_REC_UNTIMED) << i;
+        ASSERT_EQ(rec->t0_ns > call + behind, i <= AHEAD) << i;
+    }
+    EXPECT_EQ(trace.of_bytes(4 * (CALLS + 1))->flags & BRG_REC_UNTIMED, 0);
+    EXPECT_EQ(count_of(run.result.err, "4096 collectives are under way on device 0"), 1)
+        << run.result.err;
+}
+
 TEST_P(Shim, SplitShrinkAbortDestroyAndReusedPointers)
 {
     Trace trace = scenario("lineage");

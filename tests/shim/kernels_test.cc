@@ -332,7 +332,7 @@ TEST_F(ShimKernelsProbe, ProgramsNoticeNothing)
         Trace trace = probe(scenario);
         EXPECT_TRUE(trace.there && trace.closed) << scenario;
         EXPECT_EQ(trace.drops, 0u) << scenario;
-        EXPECT_EQ(count_of(run.result.err, "brigade: "), 1) << run.result.err;
+        EXPECT_EQ(count_of(run.result.err, "no kernels are recorded"), 1) << run.result.err;
     }
     EXPECT_FALSE(probe("version_only").there);
     EXPECT_EQ(run.result.err, "");

@@ -40,7 +40,7 @@ static void plain(void)
     EXPECT(reduce(comm, 0, 10) == ncclSuccess);
     EXPECT(ncclReduceScatter(memory, memory + 512, 10, ncclBfloat16, ncclAvg, comm, streams[0]) ==
            ncclSuccess);
-    EXPECT(ncclAllGather(memory + 512, memory, 10, ncclFloat8e4m3, comm, streams[1]) ==
+    EXPECT(ncclAllGather(memory + 512, memory, 9, ncclFloat8e4m3, comm, streams[1]) ==
            ncclSuccess);
     EXPECT(ncclSend(memory, 3, ncclInt64, 2, comm, streams[1]) == ncclSuccess);
     EXPECT(fake_nccl_launched() == 4);
@@ -133,6 +133,22 @@ static void cuda_errors(void)
     EXPECT(cudaGetLastError() == cudaSuccess);
     EXPECT(reduce(comm, 0, 3) == ncclSuccess);
     EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+    EXPECT(cudaGetLastError() == cudaSuccess);
+}
+
+static void host_ahead(void)
+{
+    enum { CALLS = 6000 };
+    ncclComm_t comm = comm_make(2, 0);
+    fake_cuda_behind(INT64_C(10000000000));
+    for (int i = 1; i <= CALLS; i++)
+        EXPECT(reduce(comm, i % 2, i) == ncclSuccess);
+    fake_cuda_behind(0);
+    for (int waited = 0; waited < 100; waited++) {
+        usleep(10000);
+        EXPECT(ncclCommFinalize(comm) == ncclSuccess); /* the shim looks for what has ended */
+    }
+    EXPECT(reduce(comm, 0, CALLS + 1) == ncclSuccess);
     EXPECT(cudaGetLastError() == cudaSuccess);
 }
 
@@ -283,6 +299,7 @@ static const struct {
     {"non_blocking", non_blocking},
     {"capture", capture},
     {"cuda_errors", cuda_errors},
+    {"host_ahead", host_ahead},
     {"lineage", lineage},
     {"after_fork", after_fork},
     {"threads", threads},

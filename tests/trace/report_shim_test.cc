@@ -356,6 +356,43 @@ TEST(ReportShim, UntimedSaysNothingOfTimes)
     EXPECT_EQ(integer(bucket, "all_reduces_per_step"), 1);
 }
 
+/* The steps of a host far ahead of the device were shown, with lengths of nothing. */
+TEST(ReportShim, StepsWithTheTimesOfCallsAreLeftOut)
+{
+    size_t asked = 0, untimed_from = 0, untimed_each = 1;
+    auto train = [&](ShimTrace &t) {
+        asked = 0;
+        t.host_ahead = 400000000;
+        t.untimed = [&] { return ++asked > untimed_from && asked % untimed_each == 0; };
+        ddp(t, {20, 6});
+    };
+    TempDir some, one, all;
+    untimed_from = 60;
+    fleet(some, 2, train);
+    Json json(brigade({"report", some.path(), "--json"}).out);
+    EXPECT_EQ(integer(json["recognition"], "steps"), 9);
+    EXPECT_EQ(integer(json["recognition"], "steps_untimed"), 9);
+    EXPECT_EQ(integer(json["recognition"], "steps_lossy"), 0);
+    EXPECT_NEAR((double)integer(json["steps"], "step_ns"), 34.8e6, 0.1e6);
+    EXPECT_HAS(brigade({"report", some.path()}).out,
+               "rank 0: 9 steps of which device times are missing are left out");
+    untimed_from = 5 + 5 * 6;
+    untimed_each = 1000;
+    fleet(one, 2, [&](ShimTrace &t) {
+        train(t);
+        t.recs[40].flags = BRG_REC_UNTIMED;
+    });
+    EXPECT_HAS(brigade({"report", one.path()}).out,
+               "rank 0: 1 step of which device times are missing is left out");
+    untimed_from = 0;
+    untimed_each = 4;
+    fleet(all, 2, train);
+    CommandResult result = brigade({"report", all.path()});
+    EXPECT_EQ(result.code, 4);
+    EXPECT_HAS(result.err, "no step can be used: the device times of some collectives are missing "
+                           "in each of 18 whole steps");
+}
+
 TEST(ReportShim, NothingRecursIs4)
 {
     TempDir dir;
@@ -379,7 +416,7 @@ TEST(ReportShim, LostRecordsAreSaid)
     ASSERT_EQ(result.code, 0) << result.err;
     EXPECT_HAS(result.out, "records are lost");
     EXPECT_HAS(result.out, "of which records are missing are left out");
-    EXPECT_HAS(result.out, "(evaluation) are left out");
+    EXPECT_HAS(result.out, "(evaluation) is left out");
     EXPECT_HAS(result.out, "are in no recognised step");
 }
 

@@ -5,6 +5,7 @@
 #define BRIGADE_TESTS_TRACE_SHIM_TRACE_H
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -50,6 +51,7 @@ class ShimTrace
     {
         pass(gap_us);
         uint64_t length = (uint64_t)((8000 + (double)bytes / 200) * factor());
+        flags |= clock();
         put(comm, func, bytes, address, truth, now, now + length, flags, dtype);
         now += length;
     }
@@ -68,8 +70,9 @@ class ShimTrace
             total += b;
         pass(5);
         uint64_t length = (uint64_t)((8000 + (double)total / 200) * factor());
+        const uint16_t flags = BRG_REC_GROUPED | clock();
         for (size_t i = 0; i < bytes.size(); i++)
-            put(comm, func, bytes[i], addresses[i], truths[i], now, now + length, BRG_REC_GROUPED,
+            put(comm, func, bytes[i], addresses[i], truths[i], now, now + length, flags,
                 BRG_BFLOAT16);
         now += length;
     }
@@ -77,6 +80,10 @@ class ShimTrace
              uint64_t t0, uint64_t t1, uint16_t flags, brg_dtype dtype)
     {
         brg_rec rec{};
+        if ((flags & BRG_REC_UNTIMED) && host_ahead) {
+            t0 -= host_ahead;
+            t1 = t0 + 3000;
+        }
         rec.kind = BRG_REC_COLLECTIVE;
         rec.t0_ns = t0;
         rec.t1_ns = t1;
@@ -159,16 +166,22 @@ class ShimTrace
     }
 
     std::mt19937_64 rng;
-    double jitter = 0; /* relative, of every time */
-    double drop = 0;   /* share of the operations that are lost */
+    std::function<bool()> untimed; /* asked for every launch: has it no device times? */
+    uint64_t host_ahead = 0;       /* how much earlier than on the device a call then is, ns */
+    double jitter = 0;             /* relative, of every time */
+    double drop = 0;               /* share of the operations that are lost */
     uint64_t dropped = 0;
-    uint64_t now = 1000000000;
+    uint64_t now = 10000000000;
     uint32_t rank, world;
     std::vector<brg_rec> recs;
     std::vector<Truth> truths;
     std::vector<std::pair<std::string, std::string>> infos;
 
   private:
+    uint16_t clock() const
+    {
+        return untimed && untimed() ? BRG_REC_UNTIMED : 0;
+    }
     double factor()
     {
         return 1 + jitter * std::uniform_real_distribution<>(-1, 1)(rng);

@@ -44,14 +44,15 @@ json_t *report_recognition_json(const report *r)
     const brg_recognition *g = r->shown->data.recognition;
     if (!g)
         return json_null();
-    return json_pack("{s:I,s:o,s:b,s:b,s:I,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}",
+    return json_pack("{s:I,s:o,s:b,s:b,s:I,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}",
                      "comm", (json_int_t)g->comm.comm, "comm_size",
                      g->comm.size == UINT32_MAX ? json_null() : json_integer(g->comm.size),
                      "by_address", g->by_address, "gathers_first", g->gathers_first, "micro_steps",
                      (json_int_t)g->micro_steps, "micro_steps_known", g->micro_steps_known, "steps",
                      (json_int_t)g->steps_whole, "steps_lossy", (json_int_t)g->steps_lossy,
-                     "steps_unlike", (json_int_t)g->steps_unlike, "reductions_before",
-                     (json_int_t)g->early, "collectives", (json_int_t)g->collectives, "recognised",
+                     "steps_untimed", (json_int_t)g->steps_untimed, "steps_unlike",
+                     (json_int_t)g->steps_unlike, "reductions_before", (json_int_t)g->early,
+                     "collectives", (json_int_t)g->collectives, "recognised",
                      (json_int_t)g->recognised, "unfinished", (json_int_t)g->unfinished, "untimed",
                      (json_int_t)g->untimed, "captured", (json_int_t)g->captured,
                      "timed_by_kernels", (json_int_t)g->timed_by_kernels, "waste", waste_json(g));

@@ -129,6 +129,13 @@ static void warn_of_count(report *r, const brg_bucket_report *bucket, report_fun
                     count.max, count.steps);
 }
 
+static void warn_of_steps(report *r, uint32_t rank, uint32_t count, const char *which)
+{
+    if (count)
+        report_warn(r, "rank %u: %u step%s %s %s left out", rank, count, count > 1 ? "s" : "",
+                    which, count > 1 ? "are" : "is");
+}
+
 /* What was not recognised, and why. */
 static void warn_of_recognition(report *r, const report_rank *rank)
 {
@@ -144,12 +151,9 @@ static void warn_of_recognition(report *r, const report_rank *rank)
                     " reduction%s before the first whole step left out (DDP makes "
                     "its buckets anew)",
                     id, g->early, g->early > 1 ? "s" : "");
-    if (g->steps_unlike)
-        report_warn(r, "rank %u: %u steps with other gathers than most (evaluation) are left out",
-                    id, g->steps_unlike);
-    if (g->steps_lossy)
-        report_warn(r, "rank %u: %u steps of which records are missing are left out", id,
-                    g->steps_lossy);
+    warn_of_steps(r, id, g->steps_unlike, "with other gathers than most (evaluation)");
+    warn_of_steps(r, id, g->steps_lossy, "of which records are missing");
+    warn_of_steps(r, id, g->steps_untimed, "of which device times are missing");
     if (missed >= 0.05)
         report_warn(r,
                     "rank %u: %.1f%% of the collectives of communicator %u are in no recognised "

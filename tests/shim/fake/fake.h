@@ -12,6 +12,8 @@ int fake_nccl_launched(void);          /* operations that a real NCCL would have
 void fake_cuda_capture(void *stream); /* is being captured, in global mode; NULL: none */
 void fake_cuda_implicit(int on);      /* asking about the legacy stream fails, as while capturing */
 void fake_cuda_fail_records(int on);
+/* What is recorded from here on happens so much later, and not before this is called with 0. */
+void fake_cuda_behind(int64_t ns);
 int fake_cuda_records(void);
 int fake_cuda_sins(void);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A CUDA runtime whose streams are always done: an event happens when it is recorded. It keeps a
+/* A CUDA runtime whose events happen when they are recorded, and are known to have a moment later.
+ * It keeps a
  * last error per thread as the real one does, can be told to capture and to fail, and notes what
  * must not happen: a query outside relaxed mode while something captures, a record into a stream
  * that is captured. */
@@ -41,16 +42,26 @@ EXPORT int cuCtxSetCurrent(void *context)
 }
 #endif
 
-enum { NOT_READY = 600, CAPTURE_IMPLICIT = 906, EVENTS = 100000 };
+enum { NOT_READY = 600, CAPTURE_IMPLICIT = 906, EVENTS = 100000, KNOWN_NS = 20000 };
 
 struct event {
     int64_t ns;
+    int late;
 };
 static struct event events[EVENTS];
 static int num_events;
 static void *capturing;
 static int implicit, sins, records, fail_records;
+static int64_t behind;
+static void *own_stream; /* of whoever times: it is never behind */
 static _Thread_local int last_error, device, mode;
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
 
 static int note(int error)
 {
@@ -72,6 +83,11 @@ EXPORT void fake_cuda_implicit(int on)
 EXPORT void fake_cuda_fail_records(int on)
 {
     fail_records = on;
+}
+
+EXPORT void fake_cuda_behind(int64_t ns)
+{
+    __atomic_store_n(&behind, ns, __ATOMIC_RELAXED);
 }
 
 EXPORT int fake_cuda_records(void)
@@ -112,7 +128,7 @@ EXPORT int cudaSetDevice(int wanted)
 
 EXPORT int cudaStreamCreateWithFlags(void **stream, unsigned flags)
 {
-    *stream = malloc(16);
+    *stream = own_stream = malloc(16);
     return 0;
 }
 
@@ -125,24 +141,26 @@ EXPORT int cudaEventCreateWithFlags(void **event, unsigned flags)
 
 EXPORT int cudaEventRecord(void *event, void *stream)
 {
-    struct timespec now;
     if (fail_records)
         return note(719);
     if (capturing && capturing == stream)
         __atomic_fetch_add(&sins, 1, __ATOMIC_RELAXED);
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    __atomic_store_n(&((struct event *)event)->ns, now.tv_sec * INT64_C(1000000000) + now.tv_nsec,
-                     __ATOMIC_RELAXED);
+    int64_t later = stream == own_stream ? 0 : __atomic_load_n(&behind, __ATOMIC_RELAXED);
+    __atomic_store_n(&((struct event *)event)->ns, now_ns() + later, __ATOMIC_RELAXED);
+    __atomic_store_n(&((struct event *)event)->late, later > 0, __ATOMIC_RELAXED);
     __atomic_fetch_add(&records, 1, __ATOMIC_RELAXED);
     return 0;
 }
 
 EXPORT int cudaEventQuery(void *event)
 {
-    static int slow;
     if (capturing && mode != 2)
         __atomic_fetch_add(&sins, 1, __ATOMIC_RELAXED);
-    if (__atomic_fetch_add(&slow, 1, __ATOMIC_RELAXED) % 4 == 3)
+    if (__atomic_load_n(&((struct event *)event)->late, __ATOMIC_RELAXED) &&
+        __atomic_load_n(&behind, __ATOMIC_RELAXED))
+        return note(NOT_READY);
+    if (now_ns() - __atomic_load_n(&((struct event *)event)->ns, __ATOMIC_RELAXED) < KNOWN_NS &&
+        !__atomic_load_n(&((struct event *)event)->late, __ATOMIC_RELAXED))
         return note(NOT_READY); /* the real one leaves it behind, too */
     return 0;
 }
